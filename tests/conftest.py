@@ -24,6 +24,7 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tiny layers take less time than threads wait for each other
 
 SLOWEST_FIRST = ["commands", "finetuning", "objectives", "training", "hf", "models"]
 SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
 
 from bertjax.cli import main
+from bertjax.config.catalog import ConfigFile
 from bertjax.config.names import shipped_configs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def facts_once() -> Iterator[None]:
+    """Loads every config once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigFile, "facts", functools.cache(ConfigFile.facts))
+        yield
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
