@@ -11,7 +11,7 @@ Metrics = Mapping[str, float]
 """Values by name: `train/...` of training steps, `eval/...` of held-out data, `eval/<set>/...` of one of them."""
 
 HIGHER_IS_BETTER = re.compile(
-    r".*(accuracy|f1|precision|recall|matthews|pearson|spearman|exact_match)(_macro|_micro|_weighted)?"
+    r".*(accuracy|f1|precision|recall|matthews|pearson|spearman|exact_match|bleu|chrf|rouge\w)(_macro|_micro|_weighted)?"
 )
 
 

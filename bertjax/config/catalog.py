@@ -108,7 +108,8 @@ def config_files() -> list[ConfigFile]:
 
 def _facts(name: str, cfg: ConfigDict, needs_init_from: bool) -> ConfigFacts:
     objective = objective_class(cfg.objective.name)
-    needs = ["init_from"] if needs_init_from or objective.is_finetuning else []
+    continues = objective.is_finetuning and not cfg.task.from_scratch
+    needs = ["init_from"] if needs_init_from or continues else []
     if objective.is_finetuning:
         lengths, batch_size = (cfg.task.max_length,), cfg.task.batch_size
     else:
@@ -124,8 +125,8 @@ def _facts(name: str, cfg: ConfigDict, needs_init_from: bool) -> ConfigFacts:
         batch_size=batch_size,
         num_steps=None if objective.is_finetuning else cfg.train.num_steps,
         epochs=cfg.task.epochs if objective.is_finetuning else None,
-        tokenizer=None if objective.is_finetuning else cfg.data.tokenizer,
-        vocab_size=None if objective.is_finetuning else cfg.data.vocab_size,
+        tokenizer=None if continues else cfg.data.tokenizer,
+        vocab_size=None if continues else cfg.data.vocab_size,
         needs=tuple(needs),
     )
 

@@ -19,6 +19,8 @@ SHARINGS = ("embeddings", "none", "all")
 """What both towers share: the word table (the Transformer, T5, BART); nothing (bert2bert); or every parameter that the
 encoder has, so that only cross-attention and head are the decoder's own (arXiv:1907.12461, "shared")."""
 
+START_TOKENS = ("cls", "sep", "pad")
+"""Special tokens that can stand before the first token of a target."""
 _TOGETHER = ("causal", "cross_attention_hidden_size", "conv_kernel_size", "local_attention", "max_position_embeddings")
 """Fields in which towers with shared layers may differ: they change no parameter that both have."""
 
@@ -116,7 +118,7 @@ class DecoderConfig(Settings, group="decoder"):
     )
     start_token: str = setting(
         "cls",
-        choices=("cls", "sep", "pad"),
+        choices=START_TOKENS,
         help="Special token before the first token of a target: cls (BERT), sep (BART), pad (T5, Marian).",
     )
 

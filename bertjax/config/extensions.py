@@ -56,10 +56,11 @@ TASK_KINDS: Registry[Any] = Registry(
     "task.kind",
     "bertjax.tasks",
     {
-        "classification": "bertjax.config.task:ClassificationConfig",
-        "regression": "bertjax.config.task:RegressionConfig",
-        "tokens": "bertjax.config.task:TokensConfig",
-        "qa": "bertjax.config.task:QaConfig",
+        "classification": "bertjax.config.task_kinds:ClassificationConfig",
+        "regression": "bertjax.config.task_kinds:RegressionConfig",
+        "tokens": "bertjax.config.task_kinds:TokensConfig",
+        "qa": "bertjax.config.task_kinds:QaConfig",
+        "seq2seq": "bertjax.config.task_kinds:Seq2SeqTaskConfig",
     },
     base="bertjax.config.task:TaskKind",
     required=("name", "title", "head", "main_metric", "task_class"),
@@ -75,12 +76,15 @@ ATTENTION: Registry[Any] = Registry(
     prefix="model",
 )
 
+_SOURCE_KINDS = ["builtin", "text", "lines", "files", "jsonl", "parquet", "hub"]
+_SOURCE_KINDS += ["tsv", "csv", "parallel", "conll", "squad"]
+
 SOURCES: Registry[Any] = Registry(
     "a source",
     "bertjax.sources",
     {
         name: f"bertjax.config.sources:KINDS.{name}"
-        for name in ["builtin", "text", "lines", "files", "jsonl", "parquet", "hub", "tsv", "csv", "conll", "squad"]
+        for name in _SOURCE_KINDS
     },
     base="bertjax.config.sources:SourceKind",
     classes=False,

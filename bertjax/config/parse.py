@@ -53,6 +53,10 @@ def check(cfg: ConfigDict) -> None:
     for cls in (DataConfig, FilterConfig, DistributedConfig, OptimizerConfig):
         read_group(cfg, cls)
     _check_sources(cfg)
+    if cfg.export.average_last > cfg.checkpoint.keep:
+        raise UserError(
+            f"export.average_last={cfg.export.average_last} needs as many checkpoints: raise checkpoint.keep to that"
+        )
     loop_config(cfg)
     schedule_config(cfg)
     phases = list_phases(cfg)

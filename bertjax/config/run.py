@@ -154,8 +154,8 @@ class CheckpointConfig(Settings, group="checkpoint", resume=True):
     best_metric: str | None = setting(
         None,
         help='Keep the best checkpoint by this metric of metrics.jsonl as well, such as "eval/mlm_loss"; smaller is '
-        "better unless it ends in accuracy, f1, precision, recall, matthews, pearson, spearman or exact_match. None: "
-        "none, or in a task with `task.eval` its main metric.",
+        "better unless it ends in accuracy, f1, precision, recall, matthews, pearson, spearman, exact_match, bleu, "
+        "chrf or the name of a ROUGE. None: none, or in a task with `task.eval` its main metric.",
     )
 
 
@@ -164,6 +164,12 @@ class ExportConfig(Settings, group="export", resume=True):
     """The Hugging Face folder of a run."""
 
     at_end: bool = setting(False, help="Write `export/`, a Hugging Face folder, into the workdir when the run ends.")
+    average_last: int = setting(
+        1,
+        at_least=1,
+        help="Checkpoints whose mean is exported at the end, and in a task scored; at most `checkpoint.keep`. 1: the "
+        "weights themselves.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from bertjax.config.extensions import SOURCES
+from bertjax.config.registry import import_object
 from bertjax.errors import UserError, require_regular_file
 
 
@@ -31,6 +32,8 @@ class SourceKind:
         is_file: Whether WHERE is the path or the pattern of files; the functions get WHERE itself where it is not.
         digest: Where WHERE names no files, `package.module:function`, called with (WHERE): bytes that change whenever
             the documents do.
+        files: Where WHERE names several files that are read together, `package.module:function`, called with (WHERE):
+            their paths; `rows` gets WHERE itself, so `is_file` is False.
     """
 
     where: str = ""
@@ -39,6 +42,7 @@ class SourceKind:
     has_field: bool = False
     is_file: bool = True
     digest: str = ""
+    files: str = ""
 
     def __post_init__(self) -> None:
         if not (self.documents or self.rows):
@@ -68,6 +72,12 @@ KINDS = {
         has_field=True,
     ),
     "parquet": SourceKind("one row per document, in the column #FIELD", f"{_TEXTS}:read_parquet", has_field=True),
+    "parallel": SourceKind(
+        "two files with an example per line, SOURCE:TARGET, or PREFIX:en-de for PREFIX.en and PREFIX.de",
+        rows=f"{_TABLES}:parallel_rows",
+        is_file=False,
+        files="bertjax.config.sources:parallel_files",
+    ),
     "conll": SourceKind(
         "one word per line, columns between blanks, a blank line after every sentence",
         rows=f"{_TASKS}.token_classification:read_words",
@@ -91,6 +101,7 @@ _UNREADABLE = (".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 _FIELD = re.compile(r"#(\w[\w-]*)$")
 _WEIGHT = re.compile(r"@([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))$", re.IGNORECASE)
 _JSON_LINES = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz)?$")
+_LANGUAGES = re.compile(r"(\w+)-(\w+)")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -214,6 +225,14 @@ def check_source(source: Source) -> None:
 
 def source_files(source: Source) -> list[str]:
     """Returns the files of a source, sorted; raises `UserError` where none can be read."""
+    if source.spec.files:
+        try:
+            paths: list[str] = import_object(source.spec.files, source.text)(source.where)
+        except UserError as error:
+            raise source.error(str(error)) from None
+        for path in paths:
+            _check_file(source, path)
+        return paths
     if not source.spec.is_file:
         return []
     files: dict[tuple[int, int], str] = {}
@@ -223,6 +242,21 @@ def source_files(source: Source) -> list[str]:
     if not files:
         raise _missing_file(source)
     return sorted(files.values())
+
+
+def parallel_files(where: str) -> list[str]:
+    """Returns the two files of a `parallel` source; raises `UserError` where one is missing or more than one fits."""
+    first, _, second = where.rpartition(":")
+    if not first:
+        raise UserError("names one file; write parallel:SOURCE:TARGET, or parallel:PREFIX:en-de")
+    names = [os.path.expanduser(each) for each in (first, second)]
+    if (languages := _LANGUAGES.fullmatch(second)) and not os.path.exists(names[1]):
+        names = [f"{names[0]}.{each}" for each in languages.groups()]
+    found = [next((path for path in (name, f"{name}.gz") if os.path.exists(path)), None) for name in names]
+    for name, path in zip(names, found, strict=True):
+        if path is None:
+            raise UserError(f"no such file: {name}; relative to {os.getcwd()}")
+    return [path for path in found if path is not None]
 
 
 def _matches(source: Source) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
 
 from ml_collections import ConfigDict
 
@@ -11,158 +10,13 @@ from bertjax.config.extensions import SOURCES, TASK_KINDS
 from bertjax.config.fields import Settings, read_group, setting
 from bertjax.config.registry import Choices
 from bertjax.config.sources import Source, parse_task_source
+from bertjax.config.task_kinds import PLAIN_TAGS as PLAIN_TAGS
+from bertjax.config.task_kinds import ClassificationConfig as ClassificationConfig
+from bertjax.config.task_kinds import QaConfig, Seq2SeqTaskConfig, TaskKind, TokensConfig, task_settings
+from bertjax.config.task_kinds import RegressionConfig as RegressionConfig
 from bertjax.errors import UserError
 
-PLAIN_TAGS = "plain"
 MAX_SPECIAL_TOKENS = 4  # <s> A </s></s> B </s>
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskKind(Settings):
-    """Base of the settings that one kind of task alone reads, with what other packages need to know of the kind.
-
-    Attributes:
-        name: Name of the kind, with which the names of its metrics begin.
-        title: The kind in words.
-        task_class: `"package.module:Class"` of the `TaskMethods`, imported only when it is used.
-        head: Head of the model: sequence_classification, token_classification or question_answering.
-        main_metric: Metric of most tasks of the kind that selects the best checkpoint; see `metric`.
-        metrics: Held-out metrics by name: (unit, meaning).
-        label_array: Array of `Features.labels` that the loss reads.
-        has_classes: Whether labels are named classes (`task.labels`, `task.class_weights`).
-        output_labels: Names of the outputs of a head without classes; None: those of the model stay.
-        per_token: Whether the head scores tokens instead of examples.
-        reads_texts: Whether an example is a text or a pair of texts in columns of the user's choice.
-        source_kinds: Kinds of sources that can hold such examples.
-        example_source: A source as it is written in `task.train`.
-    """
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    task_class: ClassVar[str]
-    head: ClassVar[str]
-    main_metric: ClassVar[str]
-    metrics: ClassVar[dict[str, tuple[str, str]]] = {}
-    label_array: ClassVar[str]
-    has_classes: ClassVar[bool] = False
-    output_labels: ClassVar[tuple[str, ...] | None] = None
-    per_token: ClassVar[bool] = False
-    reads_texts: ClassVar[bool] = False
-    source_kinds: ClassVar[tuple[str, ...]] = ("tsv", "csv", "jsonl", "hub")
-    example_source: ClassVar[str] = "tsv:train.tsv"
-
-    @classmethod
-    def metric(cls, task: Any) -> str:
-        """Returns the metric that selects the best checkpoint unless `checkpoint.best_metric` is set.
-
-        `task` holds the settings of the task, as a `TaskConfig` or as the group of a ConfigDict.
-        """
-        return cls.main_metric
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassificationConfig(TaskKind, group="task.classification"):
-    """Classes of texts or pairs of texts; has no settings of its own."""
-
-    name, title, head = "classification", "classification", "sequence_classification"
-    task_class = "bertjax.finetuning.tasks:Classification"
-    main_metric, label_array = "accuracy", "class_labels"
-    metrics: ClassVar[dict[str, tuple[str, str]]] = {
-        "accuracy": ("share", "Examples with the right class."),
-        "f1": ("share", "F1 of the second of two classes (GLUE)."),
-        "macro_f1": ("share", "Mean F1 of the classes that occur."),
-        "matthews": ("-1 to 1", "Matthews correlation (CoLA)."),
-    }
-    has_classes = reads_texts = True
-
-
-@dataclasses.dataclass(frozen=True)
-class RegressionConfig(TaskKind, group="task.regression"):
-    """A number per text or pair of texts; has no settings of its own."""
-
-    name, title, head = "regression", "regression", "sequence_classification"
-    task_class = "bertjax.finetuning.tasks:Regression"
-    main_metric, label_array = "pearson", "score_labels"
-    metrics: ClassVar[dict[str, tuple[str, str]]] = {
-        "pearson": ("-1 to 1", "Pearson's correlation; nan where it is undefined."),
-        "spearman": ("-1 to 1", "Spearman's rank correlation; nan where it is undefined."),
-        "mse": ("squared label", "Mean squared error."),
-    }
-    output_labels = ("LABEL_0",)
-    reads_texts = True
-
-
-@dataclasses.dataclass(frozen=True)
-class TokensConfig(TaskKind, group="task.tokens"):
-    """A label per word: named entities, parts of speech."""
-
-    name, title, head = "tokens", "token classification", "token_classification"
-    task_class = "bertjax.finetuning.tasks:TokenClassification"
-    main_metric, label_array = "f1", "token_labels"
-    metrics: ClassVar[dict[str, tuple[str, str]]] = {
-        "precision": ("share", "Predicted entities that are right: type and both ends."),
-        "recall": ("share", "Gold entities that are predicted."),
-        "f1": ("share", "F1 of entities, as in seqeval."),
-        "macro_f1": ("share", "Mean F1 of the types; of plain labels, of the labels."),
-        "accuracy": ("share", "Words with the right label."),
-    }
-    has_classes = per_token = True
-    source_kinds, example_source = ("conll", "jsonl", "hub"), "conll:train.txt"
-
-    tag_scheme: str = setting(
-        "auto",
-        choices=("auto", "iob2", "iob1", "bioes", "bilou", "bmes", PLAIN_TAGS),
-        help="Scheme of the labels. iob1 is converted to IOB2; plain: labels that mark no entities, scored word by "
-        "word; auto: recognised and printed.",
-    )
-
-    @classmethod
-    def metric(cls, task: Any) -> str:
-        return "accuracy" if task.tokens.tag_scheme == PLAIN_TAGS else cls.main_metric
-
-
-@dataclasses.dataclass(frozen=True)
-class QaConfig(TaskKind, group="task.qa"):
-    """Questions that are answered with a span of a context (SQuAD)."""
-
-    name, title, head = "qa", "extractive question answering", "question_answering"
-    task_class = "bertjax.finetuning.tasks:QuestionAnswering"
-    main_metric, label_array = "f1", "start_labels"
-    metrics: ClassVar[dict[str, tuple[str, str]]] = {
-        "exact_match": ("percent", "Answers that equal a gold answer, as in SQuAD's scripts."),
-        "f1": ("percent", "Mean F1 of the words of the answers, as in SQuAD's scripts."),
-        "has_answer_exact_match": ("percent", "The same of the questions that have an answer."),
-        "has_answer_f1": ("percent", "The same of the questions that have an answer."),
-        "no_answer_exact_match": ("percent", "The same of the questions that have none."),
-        "no_answer_f1": ("percent", "The same of the questions that have none."),
-        "best_exact_match": ("percent", "With the threshold for no answer that is best on these questions."),
-        "best_exact_match_threshold": ("logits", "That threshold."),
-        "best_f1": ("percent", "With the threshold for no answer that is best on these questions."),
-        "best_f1_threshold": ("logits", "That threshold."),
-    }
-    per_token = True
-    source_kinds, example_source = ("squad", "jsonl", "hub"), "squad:train-v1.1.json"
-
-    doc_stride: int = setting(
-        128,
-        at_least=0,
-        help="Tokens that two windows of a context share, as in transformers' run_qa (google-research/bert's flag of "
-        "this name is the step between windows).",
-    )
-    max_question_length: int = setting(64, at_least=1, help="Tokens of a question; the rest is cut off.")
-    max_answer_length: int = setting(30, at_least=1, help="Tokens of an answer.")
-    n_best_size: int = setting(20, at_least=1, help="Candidate answers kept per question.")
-    allow_no_answer: bool = setting(
-        False, help="Questions may have no answer (SQuAD 2.0; version_2_with_negative in transformers' run_qa)."
-    )
-    skip_invalid: bool = setting(
-        False,
-        help="Leave out questions that cannot be read (no answer, an answer that is not text) and print how many; "
-        "false: the first one is an error.",
-    )
-    null_score_diff_threshold: float = setting(
-        0.0, help="Margin by which the score of no answer must exceed that of the best span to predict no answer."
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,25 +26,28 @@ class TaskConfig(Settings, group="task"):
     kind: str = setting(
         "classification",
         choices=Choices(TASK_KINDS),
-        help="classification of texts or pairs of texts, regression, tokens (a label per word) or qa (the answer is a "
-        "span of a context).",
+        help="classification of texts or pairs of texts, regression, tokens (a label per word), qa (the answer is a "
+        "span of a context) or seq2seq (a text that follows from a text: translations, summaries).",
     )
     train: tuple[str, ...] = setting(
         (),
         help="Labelled data, KIND:PATH. Kinds: tsv, csv, jsonl, hub:NAME[:CONFIG[:SPLIT]], conll for tokens, squad for "
-        "qa. Paths may be patterns and end in .gz.",
+        "qa, parallel:SOURCE:TARGET or parallel:PREFIX:en-de (two files with an example per line) for seq2seq. Paths "
+        "may be patterns and end in .gz.",
     )
     eval: tuple[str, ...] = setting(
         (), help="Held-out data of the same form, scored `evals_per_epoch` times per epoch; (): none."
     )
     text_column: str | None = setting(
         None,
-        help="Column of the text, by name or number (0: the first, -1: the last). None: text; for tokens the column "
-        "tokens, in CoNLL files column 0.",
+        help="Column of the text, by name or number (0: the first, -1: the last). None: text; for seq2seq "
+        "source, for tokens the column tokens, in CoNLL files column 0. translation.en is a field inside another one.",
     )
     pair_column: str | None = setting(None, help="Column of the second text; None: single texts.")
     label_column: str | None = setting(
-        None, help="Column of the label. None: label; for tokens the column tags, in CoNLL files the last column."
+        None,
+        help="Column of the label. None: label; for seq2seq target, for tokens the column tags, in CoNLL files the "
+        "last column.",
     )
     id_column: str | None = setting(None, help="Column of the id; None: examples are numbered.")
     labels: tuple[str, ...] = setting(
@@ -219,6 +76,11 @@ class TaskConfig(Settings, group="task"):
         3.0, above=0.0, help="Passes over the training data, may be fractional; `train.num_steps` follows from it."
     )
     packing: bool = setting(True, help="Pack several examples into a sequence of `max_length` tokens.")
+    group_by_length: bool = setting(
+        False,
+        help="Without `packing`: batches of examples of similar length, in sequences as long as the longest of them, "
+        "rounded to one of `num_batch_shapes` lengths.",
+    )
     num_batch_shapes: int | None = setting(
         None,
         at_least=1,
@@ -235,7 +97,9 @@ class TaskConfig(Settings, group="task"):
         "and so on. None: as `optimizer.unfreeze_every` says.",
     )
     from_scratch: bool = setting(
-        False, help="Take architecture and tokenizer of `init_from`, and initialise the weights at random."
+        False,
+        help="Initialise the weights at random, and take architecture and tokenizer of `init_from`; without it those "
+        "of `model`, `decoder` and `data.tokenizer`: a tokenizer to train is trained on the texts of `train`.",
     )
     export_checkpoint: str = setting(
         "last",
@@ -266,6 +130,17 @@ class TaskConfig(Settings, group="task"):
         return self.settings if isinstance(self.settings, QaConfig) else QaConfig()
 
     @property
+    def seq2seq(self) -> Seq2SeqTaskConfig:
+        """Settings of `task.seq2seq`, the defaults for other kinds."""
+        return self.settings if isinstance(self.settings, Seq2SeqTaskConfig) else Seq2SeqTaskConfig()
+
+    @property
+    def column_names(self) -> tuple[str, str]:
+        """Names of the columns of text and label."""
+        text, label = self.spec.columns
+        return self.text_column or text, self.label_column or label
+
+    @property
     def is_pair(self) -> bool:
         """True if a window holds two texts."""
         return self.spec is QaConfig or self.pair_column is not None
@@ -280,6 +155,8 @@ class TaskConfig(Settings, group="task"):
         self._check_labels()
         if self.spec is QaConfig:
             self._check_windows()
+        if self.group_by_length and self.packing:
+            raise UserError("task.group_by_length=true is for sequences of one example: set task.packing=false")
 
     def _check_sources(self) -> None:
         if not self.train:
@@ -305,9 +182,10 @@ class TaskConfig(Settings, group="task"):
                     f"task.{key}={column!r}: the columns of task.kind=qa have fixed names (id, question, context, "
                     f"answers); set task.{key} to None"
                 )
-        if self.spec is TokensConfig and self.pair_column is not None:
+        if self.pair_column is not None and (self.spec.has_targets or self.spec is TokensConfig):
             raise UserError(
-                f"task.pair_column={self.pair_column!r}: task.kind=tokens reads one text; set task.pair_column to None"
+                f"task.pair_column={self.pair_column!r}: task.kind={self.kind} reads one text; set task.pair_column to "
+                "None"
             )
         named = [column for column in columns.values() if column is not None]
         if len(set(named)) < len(named):
@@ -345,4 +223,4 @@ class TaskConfig(Settings, group="task"):
 
 def task_config(cfg: ConfigDict) -> TaskConfig:
     """Returns the settings of `task`, with those of its kind."""
-    return read_group(cfg, TaskConfig, settings=read_group(cfg, TASK_KINDS.load(cfg.task.kind)))
+    return read_group(cfg, TaskConfig, settings=task_settings(cfg))

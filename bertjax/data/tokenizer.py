@@ -85,6 +85,10 @@ class Tokenizer:
         """Returns readable text, special tokens included."""
         return self.backend.marked.decode([int(i) for i in ids], skip_special_tokens=False)
 
+    def decode_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Returns readable texts without special tokens."""
+        return list(self.backend.marked.decode_batch([list(each) for each in ids], skip_special_tokens=True))
+
     @functools.cached_property
     def digest(self) -> str:
         total = hashlib.sha256(self.backend.rules_version)

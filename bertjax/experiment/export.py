@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.model import float32_config
+from bertjax.config.task_kinds import task_settings
 from bertjax.data.sources import iter_documents
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -154,6 +155,8 @@ def _exported_model(
         towers = with_family(dataclasses.replace(both, encoder=encoder, decoder=decoder))
         ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}
         generation = ids | {"decoder_start_token_id": both.decoder_start_token_id}
+        if objective.config.is_finetuning:
+            generation |= task_settings(exp.cfg).generation
         files = tokenizer.huggingface_files(both.encoder.max_position_embeddings)
         return PretrainedEncoderDecoder(towers, params, generation, files)
     alone = [each for each, network in objective.networks.items() if network.stands_alone]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from bertjax.config import parse
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.experiment import build
+from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.eval_metric_names import require_metric
 from bertjax.experiment.export import export_params
@@ -83,8 +83,7 @@ def train_task(
     workdir: Path,
     processes: ProcessGroup = SINGLE_PROCESS,
     callback: Callback | None = None,
-    sizes: Sequence[int] = (),
-    min_examples: int = 0,
+    **shapes: Any,
 ) -> dict[str, float]:
     """Finetunes on a task that is read already; the caller holds the lock on the work directory.
 
@@ -94,13 +93,12 @@ def train_task(
         workdir: work directory of the run.
         processes: processes that train together.
         callback: called while the run trains.
-        sizes: batch sizes in sequences, as in `task_batches`.
-        min_examples: least number of examples per sequence, as in `task_batches`.
+        **shapes: sizes, lengths and min_examples of `task_batches`.
 
     Returns:
         The held-out metrics of the exported weights.
     """
-    batches = task_batches(cfg, task, sizes=sizes, min_examples=min_examples)
+    batches = task_batches(cfg, task, **shapes)
     best_metric = cfg.checkpoint.best_metric
     cfg = resolve_config(cfg, task, batches)
     parse.check(cfg)
@@ -126,25 +124,36 @@ def train_task(
             run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
             for line in summary(exp, task, batches):
                 run.console.print(line)
-            counts = np.bincount(task.train.data.features.tokens, minlength=task.tokenizer.size)
+            tokens = np.concatenate([side.tokens for side in task.train.data.features.sides])
+            counts = np.bincount(tokens, minlength=task.tokenizer.size)
             start = TrainingStart(exp, run, int(state.step), task.tokenizer, counts, task.config)
             callback.on_train_begin(start._replace(mean_batch_size=batches.mean_sequences))
             state, metrics = train(run, state, callback)
-        step, params = _params_to_export(exp, checkpoints, state)
-        if not metrics or step != int(state.step):  # the loop has just evaluated other weights, or none
+        step, params, averaged = _params_to_export(exp, checkpoints, state)
+        is_last = step == int(state.step) and len(averaged) == 1
+        if not metrics or not is_last:  # the loop has just evaluated other weights, or none
             with jax.set_mesh(exp.mesh):
                 metrics = dict(feed.evaluate(exp.programs[-1])(params, exp.frozen))
         if step != int(state.step) and cfg.report.enabled:
             processes.run_on_first("the report", lambda: callback.on_best_params(workdir, int(state.step), step))
     if metrics:
-        print(f"held out, step {step}: {scores_line(metrics)}")
+        of_steps = f"step {step}" if len(averaged) == 1 else f"average of steps {', '.join(map(str, averaged))}"
+        print(f"held out, {of_steps}: {scores_line(metrics)}")
     params = build.unpadded_params(params, exp.model)
     if cfg.export.at_end:
         out = workdir / "export"
         processes.run_on_first(
             "the export",
             lambda: export_params(
-                exp, task.tokenizer, params, step, feed.tokens, workdir, out, num_examples=feed.examples
+                exp,
+                task.tokenizer,
+                params,
+                step,
+                feed.tokens,
+                workdir,
+                out,
+                averaged=averaged,
+                num_examples=feed.examples,
             ),
         )
     return metrics
@@ -173,7 +182,8 @@ def initial_state(exp: build.Experiment, task: Task, processes: ProcessGroup = S
     """
     state = exp.init_state()
     if exp.cfg.task.from_scratch:
-        print(f"architecture of {exp.cfg.init_from} with fresh weights (task.from_scratch)")
+        origin = f"architecture of {exp.cfg.init_from} with " if exp.cfg.init_from is not None else ""
+        print(f"{origin}fresh weights (task.from_scratch)")
         return state
     assert task.source is not None
     return load_initial_weights(exp, task.tokenizer, state, _without_other_heads(task.source, exp), processes)
@@ -209,9 +219,20 @@ def summary(exp: build.Experiment, task: Task, batches: TaskBatches) -> list[str
         *build.describe_networks(exp.objective),
         f"task: {task.config.kind}, {len(task.train.data.features):,} examples{labels}",
         f"data: {exp.cfg.train.num_steps:,} steps of {task.config.batch_size} examples in {batches.num_sequences} "
-        f"sequences of {batches.seq_len} tokens are {task.config.epochs:g} epochs; padding {batches.padding:.1%}",
+        f"sequences of {_shape(batches)} tokens are {task.config.epochs:g} epochs; padding {_padding(batches)}",
         *task.notes,
     ]
+
+
+def _shape(batches: TaskBatches) -> str:
+    """Returns the lengths of the sequences in words, those of targets after a plus sign."""
+    return " or ".join(" + ".join(map(str, lengths)) for lengths in batches.lengths)
+
+
+def _padding(batches: TaskBatches) -> str:
+    sides = batches.side_padding
+    named = f" (sources {sides[0]:.1%}, targets {sides[1]:.1%})" if len(sides) > 1 else ""
+    return f"{batches.padding:.1%}{named}"
 
 
 def exported_step(cfg: ConfigDict, checkpoints: Checkpoints, last: int) -> int:
@@ -227,10 +248,12 @@ def exported_step(cfg: ConfigDict, checkpoints: Checkpoints, last: int) -> int:
     return last
 
 
-def _params_to_export(exp: build.Experiment, checkpoints: Checkpoints, state: TrainState) -> tuple[int, Params]:
+def _params_to_export(
+    exp: build.Experiment, checkpoints: Checkpoints, state: TrainState
+) -> tuple[int, Params, tuple[int, ...]]:
+    """Returns step and weights to export, and the steps whose weights were averaged."""
     step = exported_step(exp.cfg, checkpoints, int(state.step))
-    if step == int(state.step):
-        return step, exp.eval_params(state)
-    restored = checkpoints.restore(exp.abstract_state(), step, COUNTER_DEFAULTS)
-    assert restored is not None
-    return step, exp.eval_params(restored.state)
+    steps = last_steps(exp.cfg, checkpoints, step)
+    if steps == (int(state.step),):
+        return step, exp.eval_params(state), steps
+    return step, averaged_params(exp, checkpoints, steps), steps

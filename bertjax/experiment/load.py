@@ -15,6 +15,7 @@ import numpy as np
 from bertjax.checkpoint.manager import Checkpoints, RestoredCheckpoint
 from bertjax.checkpoint.surgery import average_params
 from bertjax.config.defaults import base_config
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig, float32_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
@@ -121,7 +122,7 @@ class SourceModel(NamedTuple):
     """One network with its tokenizer; `params` lie on the host, at the true size of the vocabulary, in float32.
 
     `two_streams`: whether it was trained to fill masks by two-stream attention; None = unknown, for a folder.
-    `decoder`: of an encoder-decoder, the decoder; the rest is its encoder.
+    `decoder`: of an encoder-decoder, the decoder; the rest is its encoder. `encoder_decoder`: both together.
     """
 
     config: EncoderConfig
@@ -130,6 +131,7 @@ class SourceModel(NamedTuple):
     tokenizer: Tokenizer
     two_streams: bool | None = None
     decoder: SourceModel | None = None
+    encoder_decoder: EncoderDecoderConfig | None = None
 
 
 def load_source_model(folder: str | Path, head: str | None = None, step: int | None = None) -> SourceModel:
@@ -201,7 +203,7 @@ def _of_folder(folder: Path) -> SourceModel:
     config = model.config
     encoder, decoder = tower_params(config, jax.device_get(model.params))
     second = SourceModel(config.decoder, DECODER_HEADS, decoder, tokenizer)
-    return SourceModel(config.encoder, config.encoder_heads, encoder, tokenizer, decoder=second)
+    return SourceModel(config.encoder, config.encoder_heads, encoder, tokenizer, decoder=second, encoder_decoder=config)
 
 
 def _of_run(workdir: Path, head: str | None, step: int | None) -> SourceModel:
@@ -211,7 +213,8 @@ def _of_run(workdir: Path, head: str | None, step: int | None) -> SourceModel:
     def source(name: str, decoder: SourceModel | None = None) -> SourceModel:
         params = jax.device_get(objective.network_params(run.params, name))
         two_streams = objective.config.two_streams
-        return SourceModel(*objective.networks[name], params, run.tokenizer, two_streams, decoder)
+        both = None if decoder is None else objective.encoder_decoder
+        return SourceModel(*objective.networks[name], params, run.tokenizer, two_streams, decoder, both)
 
     alone = [name for name, network in objective.networks.items() if network.stands_alone]
     name = next((each for each in alone if head in objective.networks[each].heads), alone[0])

@@ -20,6 +20,7 @@ from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.experiment import build
+from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.eval_metric_names import require_best_metric
 from bertjax.experiment.export import export_params
@@ -96,8 +97,10 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
         else:
             state = _train(exp, prepared, workdir, checkpoints, state, restored_meta, processes, callback)
-    params = build.unpadded_params(exp.eval_params(state), exp.model)
-    processes.run_on_first("the export", lambda: _finish(exp, prepared, workdir, int(state.step), params))
+        steps = last_steps(cfg, checkpoints, step := int(state.step)) if cfg.export.at_end else (int(state.step),)
+        params = exp.eval_params(state) if len(steps) == 1 else averaged_params(exp, checkpoints, steps)
+    params = build.unpadded_params(params, exp.model)
+    processes.run_on_first("the export", lambda: _finish(exp, prepared, workdir, step, params, steps))
 
 
 def _changes(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
@@ -240,12 +243,15 @@ def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]
     )
 
 
-def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, step: int, params: Params) -> None:
+def _finish(
+    exp: build.Experiment, prepared: Prepared, workdir: Path, step: int, params: Params, averaged: tuple[int, ...]
+) -> None:
     """Prints predictions for `eval.fill_mask`, and exports if the config says so."""
     print_mask_predictions(exp, prepared, params)
     if exp.cfg.export.at_end:
         tokens = from_config.total_tokens(prepared)
-        export_params(exp, prepared.tokenizer, params, step, tokens, workdir, workdir / "export")
+        out = workdir / "export"
+        export_params(exp, prepared.tokenizer, params, step, tokens, workdir, out, averaged=averaged)
 
 
 def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Params) -> None:

@@ -22,7 +22,7 @@ from bertjax.experiment.callbacks import Callback
 from bertjax.experiment.finetune import train_task
 from bertjax.experiment.task import Task, read_task, require_task, task_batches
 from bertjax.experiment.workdir import has_checkpoints, hold_workdir, read_config
-from bertjax.finetuning.batch_layout import choose_batch_sizes
+from bertjax.finetuning.batch_layout import choose_batch_sizes, choose_shapes
 from bertjax.io import atomic
 from bertjax.metrics import is_better
 
@@ -133,7 +133,7 @@ def _train_seeds(
         seed_cfg = _with_settings(cfg, [("seed", seed)])
         print(f"--- {point.name + ', ' if point.settings else ''}seed {seed}")
         # A task that was read for a resumed run has no initial weights.
-        shared = seed == first_seed or first.source is not None or has_checkpoints(workdir)
+        shared = seed == first_seed or first.source is not None or cfg.task.from_scratch or has_checkpoints(workdir)
         task = first if shared else read_task(seed_cfg, workdir)
         with hold_workdir(workdir):
             metrics[seed] = train_task(seed_cfg, task, workdir, callback=make_callback(), **shapes)
@@ -146,6 +146,9 @@ def _batch_shapes(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str
     return {
         "sizes": choose_batch_sizes(
             np.concatenate([each.needed_sequences for each in batches]), batches[0].num_batch_shapes
+        ),
+        "lengths": choose_shapes(
+            np.concatenate([each.needed_lengths for each in batches]), batches[0].num_batch_shapes
         ),
         "min_examples": max(each.max_examples for each in batches),
     }

@@ -16,22 +16,26 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.attention import store_attention
+from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.defaults import base_config
 from bertjax.config.distributed import MeshConfig
+from bertjax.config.encoder_decoder import START_TOKENS, EncoderDecoderConfig, encoder_decoder_config
 from bertjax.config.fields import PRESET, read_group, settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.task import TaskObjectiveConfig
+from bertjax.config.registry import import_subclass
 from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.workdir import has_checkpoints, read_settings
-from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_length
-from bertjax.finetuning.evaluate import make_evaluator, metric_names
-from bertjax.finetuning.objective import TaskObjective
+from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_lengths
+from bertjax.finetuning.evaluate import Evaluator
 from bertjax.finetuning.readers.examples import Examples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples, task_methods
@@ -56,11 +60,16 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """A task with its data, tokenized for one model; `source` is None if a run is resumed."""
+    """A task with its data, tokenized for one model.
+
+    `source` is None if a run is resumed, or starts without `init_from`. `encoder_decoder` is None where the config
+    alone decides the decoder, or there is none.
+    """
 
     config: TaskConfig
     tokenizer: Tokenizer
     model: EncoderConfig
+    encoder_decoder: EncoderDecoderConfig | None
     labels: tuple[str, ...]
     train: Split
     held_out: Split | None
@@ -93,10 +102,10 @@ def require_task(cfg: ConfigDict) -> None:
             raise UserError(f"train.{key} follows from the task: set task.{instead}, and leave train.{key} alone")
     if cfg.train.phases or cfg.train.initial_batch_size:
         raise UserError("train.phases and train.initial_batch_size are for pretraining: a task has one phase")
-    if cfg.init_from is None:
+    if cfg.init_from is None and not cfg.task.from_scratch:
         raise UserError(
             "init_from is None: name the model to finetune, a Hugging Face folder, an export, the work directory of a "
-            "run, or hub:NAME[@REVISION] (--config.init_from=FOLDER)"
+            "run, or hub:NAME[@REVISION] (--config.init_from=FOLDER); without one set task.from_scratch=true"
         )
 
 
@@ -113,19 +122,74 @@ def read_task(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_P
     """
     pin_commits(cfg, workdir, processes)
     config = task_config(cfg)
-    source = None
+    read = functools.cache(lambda: read_examples(config, "train", errors=cfg.data.encoding_errors))
+    source = both = None
+    has_targets = config.spec.has_targets
     if has_checkpoints(workdir):
         stored, tokenizer = read_settings(workdir)
-        model = encoder_config(stored, tokenizer.vocabulary())
-    else:
+        model, both = _configured_model(stored, tokenizer, has_targets)
+    elif cfg.init_from is not None:
         source = load_source_model(cfg.init_from)
-        model, tokenizer = source.config, source.tokenizer
+        model, tokenizer, both = source.config, source.tokenizer, source.encoder_decoder if has_targets else None
+    else:
+        tokenizer = _tokenizer(cfg, read, has_targets)
+        model, both = _configured_model(cfg, tokenizer, has_targets)
+    if both is not None:
+        copy_start_token(cfg, both, tokenizer)
+        config = task_config(cfg)
     require_readable(model, config.max_length, "task.max_length")
-    examples = read_examples(config, "train", errors=cfg.data.encoding_errors)
+    if has_targets:
+        decoder = encoder_decoder_config(cfg).decoder if both is None else both.decoder
+        require_readable(decoder, config.seq2seq.max_target_length, "task.seq2seq.max_target_length")
+    examples = read()
     labels = task_methods(config.kind).collect_labels(config, examples)
     training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
     held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None
-    return Task(config, tokenizer, model, labels, training, held_out, source)
+    return Task(config, tokenizer, model, both, labels, training, held_out, source)
+
+
+def _configured_model(
+    cfg: ConfigDict, tokenizer: Tokenizer, has_targets: bool
+) -> tuple[EncoderConfig, EncoderDecoderConfig | None]:
+    """Returns the encoder that a config describes, and with its decoder where the task has targets."""
+    if not has_targets:
+        return encoder_config(cfg, tokenizer.vocabulary()), None
+    both = encoder_decoder_config(cfg, tokenizer.vocabulary())
+    return both.encoder, both
+
+
+def _tokenizer(cfg: ConfigDict, read: Callable[[], Examples], has_targets: bool) -> Tokenizer:
+    """Returns the tokenizer of `data.tokenizer`, trained on the texts of the training examples if it is a model."""
+    data = cfg.data
+    if data.tokenizer not in TOKENIZER_MODELS:
+        bare = data.tokenizer.endswith((".txt", ".model"))
+        tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
+    else:
+        print(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens on the examples of task.train")
+        tokenizer = train_tokenizer(
+            read().all_texts(has_targets),
+            model=data.tokenizer,
+            family=data.tokenizer_family,
+            vocab_size=data.vocab_size,
+            lowercase=data.lowercase,
+            token_pattern=data.token_pattern,
+        )
+    return tokenizer.complete(("pad", "cls", "sep"))
+
+
+def copy_start_token(cfg: ConfigDict, model: EncoderDecoderConfig, tokenizer: Tokenizer) -> None:
+    """Sets `decoder.start_token` to that of a trained model, unless the user chose another than the default.
+
+    Raises:
+        UserError: the model starts with a token that is none of the choices.
+    """
+    if cfg.decoder.start_token != base_config().decoder.start_token or model.decoder_start_token_id is None:
+        return
+    names = {getattr(tokenizer, f"{name}_id"): name for name in reversed(START_TOKENS)}
+    if model.decoder_start_token_id not in names:
+        token = tokenizer.tokens[model.decoder_start_token_id]
+        raise UserError(f"init_from: targets start with {token!r}, but decoder.start_token can be cls, sep or pad")
+    cfg.decoder.start_token = names[model.decoder_start_token_id]
 
 
 def read_held_out(cfg: ConfigDict, config: TaskConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> Split:
@@ -145,7 +209,12 @@ def read_held_out(cfg: ConfigDict, config: TaskConfig, tokenizer: Tokenizer, lab
 
 
 def task_batches(
-    cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh | None = None, sizes: Sequence[int] = (), min_examples: int = 0
+    cfg: ConfigDict,
+    task: Task,
+    mesh: jax.sharding.Mesh | None = None,
+    sizes: Sequence[int] = (),
+    lengths: Sequence[tuple[int, ...]] = (),
+    min_examples: int = 0,
 ) -> TaskBatches:
     """Returns the batches of all epochs, with sequences that the devices share equally.
 
@@ -154,10 +223,12 @@ def task_batches(
         task: the task.
         mesh: device mesh; that of the config by default.
         sizes: batch sizes in sequences, to share compiled steps with other runs; chosen from the data by default.
+        lengths: lengths of sequences, for the same purpose.
         min_examples: least number of examples per sequence, for the same purpose.
     """
     mesh = make_mesh(read_group(cfg, MeshConfig)) if mesh is None else mesh
     config, features = task.config, task.train.data.features
+    seq_len, *target_len = _lengths(task)
     return TaskBatches(
         features,
         batch_size=config.batch_size,
@@ -165,12 +236,15 @@ def task_batches(
         seed=cfg.seed,
         pad_id=task.tokenizer.pad_id,
         vocab_size=task.model.vocab_size,
-        seq_len=_seq_len(task),
+        seq_len=seq_len,
+        target_len=next(iter(target_len), None),
         packing=config.packing,
+        group_by_length=config.group_by_length,
         sequence_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
         share=functools.partial(local_sequences, mesh=mesh),
         num_batch_shapes=num_batch_shapes(cfg, config, len(features), mesh.devices.flat[0].platform),
         sizes=sizes,
+        lengths=lengths,
         min_examples=min_examples,
     )
 
@@ -199,11 +273,15 @@ def num_batch_shapes(cfg: ConfigDict, config: TaskConfig, num_windows: int, plat
     return config.num_batch_shapes or 1 + sum(steps >= threshold for threshold in thresholds)
 
 
-def _seq_len(task: Task) -> int:
-    """Returns `task.max_length`, rounded up, for packed examples, otherwise the length of the longest example."""
+def _lengths(task: Task) -> tuple[int, ...]:
+    """Returns the lengths of sequences: the limits of the config, rounded up, for packed examples, otherwise the length
+    of the longest example; of targets, too.
+    """
     if task.config.packing:
-        return -(-task.config.max_length // 8) * 8
-    return max(sequence_length(split.data.features, None) for split in task.splits.values())
+        limits = (task.config.max_length, task.config.seq2seq.max_target_length)
+        return tuple(-(-limit // 8) * 8 for limit in limits[: len(task.train.data.features.sides)])
+    lengths = [sequence_lengths(split.data.features, None) for split in task.splits.values()]
+    return tuple(map(max, zip(*lengths, strict=True)))
 
 
 def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
@@ -217,14 +295,14 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
     cfg, default, spec = copy.deepcopy(cfg), base_config(), task.config.spec
     labels = task.labels if spec.has_classes else spec.output_labels or task.model.labels
     model = dataclasses.replace(task.model, labels=labels, padded_vocab_size=None)
-    from_user = {name for name, value in cfg.model.items() if value != PRESET}
-    cfg.model.preset = "none"
-    for name, value in vars(model).items():
-        if name in cfg.model and name not in settings_of(ComputeConfig) and name not in from_user:
-            cfg.model[name] = value
-    store_attention(cfg.model, model)
+    _store_network(cfg.model, model)
+    if task.encoder_decoder is not None:
+        _store_network(cfg.decoder, task.encoder_decoder.decoder)
+        if cfg.decoder.sharing == default.decoder.sharing:
+            cfg.decoder.sharing = task.encoder_decoder.sharing
     cfg.data.vocab_size, cfg.data.seq_len = task.model.vocab_size, batches.seq_len
-    cfg.data.tokenizer = str(cfg.init_from)
+    if cfg.init_from is not None:
+        cfg.data.tokenizer = str(cfg.init_from)
     cfg.train.num_steps, cfg.train.batch_size = batches.num_steps, batches.num_sequences
     interval = max(1, round(batches.steps_per_epoch / cfg.task.evals_per_epoch))
     default.train.num_steps = batches.num_steps
@@ -240,6 +318,16 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
         cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
     cfg.task.class_weights = class_weights(TaskObjectiveConfig.from_config(cfg), task)
     return cfg
+
+
+def _store_network(group: ConfigDict, model: EncoderConfig) -> None:
+    """Sets the keys of a network that the user left to the preset to the values of a model."""
+    from_user = {name for name, value in group.items() if value != PRESET}
+    group.preset = "none"
+    for name, value in vars(model).items():
+        if name in group and name not in settings_of(ComputeConfig) and name not in from_user:
+            group[name] = value
+    store_attention(group, model)
 
 
 def class_weights(config: Any, task: Task) -> tuple[str, ...]:
@@ -278,7 +366,7 @@ def task_feed(
     evaluate = held_out_evaluator(exp, task.config, task.tokenizer, held_out, on_scores) if held_out else _no_metrics
     digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task.labels, task.train)}
     counts = {name: len(split.examples) for name, split in task.splits.items()}
-    return build.Feed(batches, lambda program: evaluate, digests, len(task.train.data.features.tokens), counts)
+    return build.Feed(batches, lambda program: evaluate, digests, task.train.data.features.num_tokens, counts)
 
 
 def _no_metrics(params: Params, frozen: Any) -> Mapping[str, float]:
@@ -291,8 +379,8 @@ def held_out_evaluator(
     tokenizer: Tokenizer,
     split: Split,
     on_scores: Callable[[EvalResult], None] = lambda scores: None,
-) -> Callable[[Params, Any], Mapping[str, float]]:
-    """Returns a function of parameters and frozen weights that computes the metrics of held-out examples.
+) -> Evaluator:
+    """Returns the function of parameters and frozen weights that computes the metrics of held-out examples.
 
     Args:
         exp: experiment of the task.
@@ -301,29 +389,36 @@ def held_out_evaluator(
         split: the held-out examples.
         on_scores: called with the detailed scores of every evaluation.
     """
-    seq_len = exp.cfg.data.seq_len
-    if not config.packing:
-        seq_len = max(seq_len, sequence_length(split.data.features, None))
+    features = split.data.features
+    lengths = list(sequence_lengths(features, None))
+    if config.packing:
+        limits = (exp.cfg.data.seq_len, -(-config.seq2seq.max_target_length // 8) * 8)
+        lengths = list(limits[: len(lengths)])
+    else:
+        lengths[0] = max(lengths[0], exp.cfg.data.seq_len)
     batches = EvalBatches(
-        split.data.features,
+        features,
         batch_size=exp.cfg.eval.batch_size,
         pad_id=tokenizer.pad_id,
         vocab_size=exp.model.vocab_size,
-        seq_len=seq_len,
+        seq_len=lengths[0],
+        target_len=next(iter(lengths[1:]), None),
         packing=config.packing,
         share=functools.partial(local_sequences, mesh=exp.mesh),
     )
-    objective = exp.objective
-    assert isinstance(objective, TaskObjective)
-    return make_evaluator(config, objective, exp.mesh, split.examples, split.data, batches, on_scores)
+    where = f"task.kind={config.kind}"
+    cls = import_subclass(config.spec.evaluator_class, Evaluator, where, ("__call__", "names"))
+    evaluator: Evaluator = cls(
+        config, exp.objective, exp.mesh, tokenizer, split.examples, split.data, batches, on_scores
+    )
+    return evaluator
 
 
 def held_out_metric_names(exp: build.Experiment, task: Task) -> list[str]:
     """Returns the names of the metrics of `task.eval`, none without held-out examples; runs no model."""
     if task.held_out is None:
         return []
-    assert isinstance(exp.objective, TaskObjective)
-    return metric_names(task.config, exp.objective, task.held_out.examples, task.held_out.data)
+    return held_out_evaluator(exp, task.config, task.tokenizer, task.held_out).names()
 
 
 def task_digests(task: Task) -> dict[str, str]:
@@ -340,6 +435,8 @@ def _digest(labels: tuple[str, ...], split: Split) -> str:
     """Returns a digest of a split: its windows, their labels, and the names of labels."""
     features = split.data.features
     digest = hashlib.sha256(repr(labels).encode())
-    for array in (features.tokens, features.offsets, *(features.labels[name] for name in sorted(features.labels))):
+    arrays = [features.tokens, features.offsets, *(features.labels[name] for name in sorted(features.labels))]
+    arrays += [] if features.targets is None else [features.targets.tokens, features.targets.offsets]
+    for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:32]

@@ -6,42 +6,52 @@ once: the loop runs over the windows of a batch, and each step handles all batch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.pipeline import ALL_SEQUENCES, SequenceIndex
-from bertjax.finetuning.features import Features
+from bertjax.finetuning.features import Features, Targets
 from bertjax.finetuning.templates import runs
 from bertjax.types import Batch
 
 _PER_TOKEN, _POSITIONS = "token_labels", ("start_labels", "end_labels")
+_SOURCE_NAMES = ("input_ids", "segment_ids", "position_ids")
+_TARGET_NAMES = ("target_ids", "target_segment_ids", "target_position_ids")
 
 
-def pack_batches(lengths: np.ndarray, seq_len: int) -> np.ndarray:
+def pack_batches(lengths: np.ndarray, seq_len: int | Sequence[int]) -> np.ndarray:
     """Packs the windows of every batch: longest first, into the fullest sequence that can still hold it.
 
+    Windows with targets have several lengths, and a sequence as many limits: the longest window is the one that takes
+    the largest share of a limit, the fullest sequence that of which the shares together leave least.
+
     Args:
-        lengths: int32 [batches, k], tokens of the windows, 0: no window.
-        seq_len: tokens of a sequence.
+        lengths: int [batches, k] or [batches, k, sides], tokens of the windows, 0: no window.
+        seq_len: tokens of a sequence, of each side.
 
     Returns:
         int32 [batches, k], index in its batch of the sequence of every window.
     """
-    num_batches, size = lengths.shape
-    order = np.argsort(-lengths, axis=1, kind="stable")
-    longest_first = np.take_along_axis(lengths, order, axis=1)
-    estimate = int(lengths.sum(axis=1).max()) // max(seq_len, 1) + 2
-    free = np.full((num_batches, min(estimate, size)), seq_len, np.int32)
+    lengths = lengths.reshape(*lengths.shape[:2], -1).astype(np.int64)
+    limits = np.atleast_1d(np.asarray(seq_len, np.int64))
+    weights = np.prod(limits) // limits  # makes shares of the limits comparable, in whole numbers
+    num_batches, size, _ = lengths.shape
+    order = np.argsort(-(lengths * weights).max(axis=2), axis=1, kind="stable")
+    longest_first = np.take_along_axis(lengths, order[:, :, None], axis=1)
+    estimate = int((lengths.sum(axis=1) // np.maximum(limits, 1)).max()) + 2
+    free = np.tile(limits, (num_batches, min(estimate, size), 1))
     used = np.zeros(num_batches, np.int64)
     packed = np.empty((num_batches, size), np.int32)
     batches = np.arange(num_batches)
     for index in range(size):
         length = longest_first[:, index]
-        sequence = _fullest(free[:, : max(int(used.max()), 1)], used, length)
+        sequence = _fullest(free[:, : max(int(used.max()), 1)], used, length, weights)
         used = np.maximum(used, sequence + 1)
         if used.max() > free.shape[1]:
-            more = np.full((num_batches, min(free.shape[1], size - free.shape[1])), seq_len, np.int32)
+            more = np.tile(limits, (num_batches, min(free.shape[1], size - free.shape[1]), 1))
             free = np.concatenate([free, more], axis=1)
         free[batches, sequence] -= length
         packed[:, index] = sequence
@@ -50,10 +60,10 @@ def pack_batches(lengths: np.ndarray, seq_len: int) -> np.ndarray:
     return sequences
 
 
-def _fullest(free: np.ndarray, used: np.ndarray, length: np.ndarray) -> np.ndarray:
+def _fullest(free: np.ndarray, used: np.ndarray, length: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Returns the used sequence of every batch in which this window leaves least free, else the next unused one."""
-    none = np.iinfo(np.int32).max
-    left = np.where(free >= length[:, None], free, none)
+    none = np.iinfo(np.int64).max
+    left = np.where((free >= length[:, None]).all(axis=2), free @ weights, none)
     left[np.arange(free.shape[1]) >= used[:, None]] = none
     sequence = left.argmin(axis=1)
     fits = left[np.arange(len(sequence)), sequence] < none
@@ -67,19 +77,63 @@ def choose_batch_sizes(needed: np.ndarray, count: int) -> tuple[int, ...]:
         needed: int [n], sequences that each batch needs; few distinct values.
         count: number of sizes.
     """
-    values, weights = np.unique(needed, return_counts=True)
-    before = np.concatenate([[0], np.cumsum(weights)])
-    best: list[tuple[int, tuple[int, ...]]] = [(0, ())]  # for the first i values: the sum, and the sizes
-    best += [(int(value * before[i + 1]), (int(value),)) for i, value in enumerate(values)]
-    for _ in range(count - 1):
+    return tuple(size for (size,) in choose_shapes(needed[:, None], count))
+
+
+def choose_shapes(needed: np.ndarray, count: int) -> tuple[tuple[int, ...], ...]:
+    """Returns at most `count` shapes, from small to large, with the least sum of the sizes of all batches.
+
+    The batches are divided in the order of their sums; a shape holds all batches of its part. With one dimension that
+    is the optimum.
+
+    Args:
+        needed: int [n, dimensions], what each batch needs; few distinct rows.
+        count: number of shapes.
+    """
+    values, weights = np.unique(needed, axis=0, return_counts=True)
+    order = np.argsort(values.sum(axis=1), kind="stable")
+    values, before = values[order], np.concatenate([[0], np.cumsum(weights[order])])
+    bounds = [np.maximum.accumulate(values[i::-1])[::-1] for i in range(len(values))]  # of the parts j..i, by j
+    costs = [(before[i + 1] - before[: i + 1]) * bounds[i].sum(axis=1) for i in range(len(values))]
+    best: list[tuple[int, tuple[tuple[int, ...], ...]]] = [(0, ())]  # for the first i values: the sum, and the shapes
+    best += [(int(costs[i][0]), (_row(bounds[i][0]),)) for i in range(len(values))]
+    for _ in range(min(count, len(values)) - 1):
         best = [best[0]] + [
-            min(
-                (best[j][0] + int(values[i] * (before[i + 1] - before[j])), (*best[j][1], int(values[i])))
-                for j in range(i + 1)
-            )
+            min((best[j][0] + int(costs[i][j]), (*best[j][1], _row(bounds[i][j]))) for j in range(i + 1))
             for i in range(len(values))
         ]
     return best[-1][1]
+
+
+def _row(values: np.ndarray) -> tuple[int, ...]:
+    return tuple(values.tolist())
+
+
+class _TokenLayout:
+    """Maps the tokens of chosen windows to their positions in the sequences of a batch."""
+
+    def __init__(
+        self, side: Features | Targets, numbers: np.ndarray, sequence: np.ndarray, begins: np.ndarray, width: int
+    ) -> None:
+        self.lengths = side.offsets[numbers + 1] - side.offsets[numbers]
+        before = ends_of(self.lengths)[:-1]
+        self.first = before - before[begins] if len(sequence) else before
+        self._target = runs(sequence * width + self.first, self.lengths)
+        self.source, self._width = runs(side.offsets[numbers], self.lengths), width
+
+    def fill(self, count: int, values: np.ndarray, empty: int) -> np.ndarray:
+        """Returns int32 [count, width], with a value per token and `empty` elsewhere."""
+        out = np.full(count * self._width, empty, np.int32)
+        out[self._target] = values
+        return out.reshape(count, self._width)
+
+    def arrays(self, count: int, side: Features | Targets, slot: np.ndarray, pad_id: int) -> tuple[np.ndarray, ...]:
+        """Returns tokens, numbers of examples, and positions [count, width]."""
+        return (
+            self.fill(count, side.tokens[self.source], pad_id),
+            self.fill(count, np.repeat(slot + 1, self.lengths), 0),
+            self.fill(count, runs(np.zeros_like(self.lengths), self.lengths), 0),
+        )
 
 
 def make_batch(
@@ -89,6 +143,7 @@ def make_batch(
     size: tuple[int, int, int],
     pad_id: int,
     chosen: SequenceIndex = ALL_SEQUENCES,
+    target_len: int = 0,
 ) -> dict[str, np.ndarray]:
     """Returns the arrays of a batch.
 
@@ -99,6 +154,7 @@ def make_batch(
         size: (B, S, E): sequences, their tokens, and the slots for windows in each.
         pad_id: id of padding.
         chosen: sequences of the batch to make; those of one process.
+        target_len: tokens of a sequence of targets, T.
 
     Returns:
         The arrays of `bertjax.types.Batch`, and example_numbers int32 [B, E], -1: none; class_labels, score_labels
@@ -109,15 +165,7 @@ def make_batch(
     counts = np.bincount(sequence, minlength=count)
     begins = ends_of(counts)[sequence]
     slot = np.arange(len(sequence)) - begins
-    lengths = features.offsets[numbers + 1] - features.offsets[numbers]
-    before = ends_of(lengths)[:-1]
-    first = before - before[begins] if len(sequence) else before
-    target, source = runs(sequence * size[1] + first, lengths), runs(features.offsets[numbers], lengths)
-
-    def per_token(values: np.ndarray, fill: int) -> np.ndarray:
-        out = np.full(count * size[1], fill, np.int32)
-        out[target] = values
-        return out.reshape(count, size[1])
+    tokens = _TokenLayout(features, numbers, sequence, begins, size[1])
 
     def per_window(values: np.ndarray, fill: int = 0) -> np.ndarray:
         out = np.full((count, size[2], *values.shape[1:]), fill, values.dtype)
@@ -125,11 +173,9 @@ def make_batch(
         return out
 
     batch = {
-        "input_ids": per_token(features.tokens[source], pad_id),
-        "segment_ids": per_token(np.repeat(slot + 1, lengths), 0),
-        "position_ids": per_token(runs(np.zeros_like(lengths), lengths), 0),
-        "token_type_ids": per_token(features.token_types[source], 0),
-        "example_positions": per_window((first + features.summary_position[numbers]).astype(np.int32)),
+        **dict(zip(_SOURCE_NAMES, tokens.arrays(count, features, slot, pad_id), strict=True)),
+        "token_type_ids": tokens.fill(count, features.token_types[tokens.source], 0),
+        "example_positions": per_window((tokens.first + features.summary_position[numbers]).astype(np.int32)),
         "example_weights": per_window(np.ones(len(sequence), np.float32)),
         "example_ids": per_window(numbers.astype(np.uint32)),
         **{name: per_window(np.zeros(len(sequence), np.uint32)) for name in ("example_epochs", "example_draws")},
@@ -137,12 +183,16 @@ def make_batch(
     }
     for name, values in features.labels.items():
         if name == _PER_TOKEN:
-            batch[name] = per_token(values[source], -1)
+            batch[name] = tokens.fill(count, values[tokens.source], -1)
         else:
             chosen_values = values[numbers]
             batch[name] = per_window(
-                chosen_values + first.astype(values.dtype) if name in _POSITIONS else chosen_values
+                chosen_values + tokens.first.astype(values.dtype) if name in _POSITIONS else chosen_values
             )
+    if features.targets is not None:
+        layout = _TokenLayout(features.targets, numbers, sequence, begins, target_len)
+        arrays = layout.arrays(count, features.targets, slot, pad_id)
+        batch |= dict(zip(_TARGET_NAMES, arrays, strict=True))
     return batch
 
 

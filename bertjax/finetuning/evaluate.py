@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.config.model import float32_config
 from bertjax.config.task import TaskConfig
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.finetuning.batch_layout import scatter_token_values, scatter_window_values
 from bertjax.finetuning.batches import EvalBatches
 from bertjax.finetuning.objective import TaskObjective
@@ -74,55 +76,66 @@ class ForwardPass:
         return HeadOutputs(scores, add_sums(sums))
 
 
-def make_evaluator(
-    config: TaskConfig,
-    objective: TaskObjective,
-    mesh: Mesh,
-    examples: Examples,
-    data: TaskData,
-    batches: EvalBatches,
-    on_result: Callable[[EvalResult], None] = lambda result: None,
-) -> Callable[[Params, Any], dict[str, float]]:
-    """Returns the function (parameters, frozen weights) -> held-out metrics `eval/...`.
+class Evaluator:
+    """Held-out metrics of a task; a kind of task names its subclass.
 
     Args:
         config: settings of the task.
         objective: the task as an objective.
         mesh: devices of the batches.
+        tokenizer: tokenizer of the model.
         examples: the held-out examples.
         data: their features.
         batches: their batches.
         on_result: called with every result, for reports.
     """
-    forward = ForwardPass(objective, mesh)
 
-    def evaluate(params: Params, frozen: Any) -> dict[str, float]:
-        outputs = forward(params, batches)
-        result = compute_metrics(config, examples, data, outputs.scores, objective.model.labels)
-        on_result(result)
-        return _named_metrics(config, objective, outputs.sums, result)
+    def __init__(
+        self,
+        config: TaskConfig,
+        objective: Any,
+        mesh: Mesh,
+        tokenizer: Tokenizer,
+        examples: Examples,
+        data: TaskData,
+        batches: EvalBatches,
+        on_result: Callable[[EvalResult], None] = lambda result: None,
+    ) -> None:
+        self.config, self.objective, self.mesh, self.tokenizer = config, objective, mesh, tokenizer
+        self.examples, self.data, self.batches, self.on_result = examples, data, batches, on_result
 
-    return evaluate
+    def __call__(self, params: Params, frozen: Any) -> dict[str, float]:
+        """Returns the metrics `eval/...` of parameters, which lie on the mesh."""
+        raise NotImplementedError
 
-
-def metric_names(config: TaskConfig, objective: TaskObjective, examples: Examples, data: TaskData) -> list[str]:
-    """Returns the names of the held-out metrics; runs no model.
-
-    Args:
-        config: settings of the task.
-        objective: the task as an objective.
-        examples: the held-out examples.
-        data: their features.
-    """
-    num_rows = len(data.features.tokens) if config.spec.per_token else len(data.features)
-    scores = np.zeros((num_rows, objective.num_outputs), np.float32)
-    result = compute_metrics(config, examples, data, scores, objective.model.labels)
-    return list(_named_metrics(config, objective, dict.fromkeys(objective.loss_weights, Sum(0.0, 1.0)), result))
+    def names(self) -> list[str]:
+        """Returns the names of the metrics; runs no model."""
+        raise NotImplementedError
 
 
-def _named_metrics(
-    config: TaskConfig, objective: TaskObjective, sums: Mapping[str, Sum], result: EvalResult
-) -> dict[str, float]:
-    redundant = (f"{config.spec.name}_accuracy", "log_loss")  # equal to the accuracy and to the loss
-    metrics = mean_metrics(sums, objective.loss_weights) | result.metrics
-    return {f"eval/{name}": value for name, value in metrics.items() if name not in redundant}
+class HeadEvaluator(Evaluator):
+    """Metrics of the outputs of a head."""
+
+    def __call__(self, params: Params, frozen: Any) -> dict[str, float]:
+        outputs = self._forward(params, self.batches)
+        result = self._result(outputs.scores)
+        self.on_result(result)
+        return self._named(outputs.sums, result)
+
+    @functools.cached_property
+    def _forward(self) -> ForwardPass:
+        return ForwardPass(self.objective, self.mesh)
+
+    def names(self) -> list[str]:
+        features = self.data.features
+        num_rows = len(features.tokens) if self.config.spec.per_token else len(features)
+        scores = np.zeros((num_rows, self.objective.num_outputs), np.float32)
+        return list(self._named(dict.fromkeys(self.objective.loss_weights, Sum(0.0, 1.0)), self._result(scores)))
+
+    def _result(self, scores: np.ndarray) -> EvalResult:
+        return compute_metrics(self.config, self.examples, self.data, scores, self.objective.model.labels)
+
+    def _named(self, sums: Mapping[str, Sum], result: EvalResult) -> dict[str, float]:
+        redundant = (f"{self.config.spec.name}_accuracy", "log_loss")  # equal to the accuracy and to the loss
+        metrics = mean_metrics(sums, self.objective.loss_weights) | result.metrics
+        return {f"eval/{name}": value for name, value in metrics.items() if name not in redundant}

@@ -17,6 +17,19 @@ from bertjax.finetuning.templates import TokenRanges, assemble_windows, encode_t
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Targets:
+    """Targets of n windows end to end: the tokens that a decoder predicts.
+
+    Attributes:
+        tokens: int32 [total].
+        offsets: int64 [n + 1], where each target begins in `tokens`.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Features:
     """n windows end to end. A window is one input of the model: an example or, of a question, a part of its context.
 
@@ -29,6 +42,7 @@ class Features:
         labels: {} if the examples were read without labels, else some of class_labels int32 [n]; score_labels
             float32 [n]; token_labels int32 [total], -1: not scored; start_labels and end_labels int32 [n], positions in
             the window, that of the summary if the window does not hold the answer.
+        targets: Targets of the windows where a decoder predicts some.
     """
 
     tokens: np.ndarray
@@ -37,9 +51,25 @@ class Features:
     example: np.ndarray
     summary_position: np.ndarray
     labels: Mapping[str, np.ndarray]
+    targets: Targets | None = None
 
     def __len__(self) -> int:
         return len(self.example)
+
+    @property
+    def sides(self) -> tuple[Features | Targets, ...]:
+        """What has tokens: the windows and, where there are any, their targets."""
+        return (self,) if self.targets is None else (self, self.targets)
+
+    @property
+    def side_lengths(self) -> np.ndarray:
+        """Number of tokens of each window and of its target, int64 [n, sides]."""
+        return np.stack([np.diff(side.offsets) for side in self.sides], axis=1)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all windows and targets."""
+        return sum(len(side.tokens) for side in self.sides)
 
     @property
     def lengths(self) -> np.ndarray:

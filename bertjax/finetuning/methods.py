@@ -26,12 +26,17 @@ TaskData = TextData | TokenData | QaData
 
 
 class EvalResult(NamedTuple):
-    """Metrics without prefix; for reports the scores per class and, for labels, the confusion matrix (rows gold)."""
+    """Metrics without prefix; for reports the scores per class and, for labels, the confusion matrix (rows gold).
+
+    Of generated texts there are `samples` {source, target, output}, and `signatures`, how metrics were computed.
+    """
 
     metrics: dict[str, float]
     per_class: Mapping[str, ClassScore] = {}
     labels: tuple[str, ...] = ()
     confusion: np.ndarray | None = None
+    samples: tuple[dict[str, str], ...] = ()
+    signatures: Mapping[str, str] = {}
 
 
 class TaskMethods:

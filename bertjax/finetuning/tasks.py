@@ -40,8 +40,9 @@ _LOWEST = float(np.finfo(np.float32).min)
 @functools.cache
 def task_methods(kind: str) -> TaskMethods:
     """Returns the methods of a kind of task; raises `UserError` if they cannot be imported or lack something."""
-    path = TASK_KINDS.load(kind).task_class
-    methods: TaskMethods = import_subclass(path, TaskMethods, f"task.kind={kind}", ("loss", "compute_metrics"))()
+    spec = TASK_KINDS.load(kind)
+    needed = ("compute_metrics",) if spec.has_targets else ("loss", "compute_metrics")
+    methods: TaskMethods = import_subclass(spec.task_class, TaskMethods, f"task.kind={kind}", needed)()
     return methods
 
 
@@ -102,7 +103,7 @@ def make_features(
 
 
 def compute_metrics(
-    config: TaskConfig, examples: Examples, data: TaskData, scores: np.ndarray, labels: tuple[str, ...]
+    config: TaskConfig, examples: Examples, data: TaskData, scores: Any, labels: tuple[str, ...]
 ) -> EvalResult:
     """Scores the predictions for labelled examples as the benchmarks of their kind do.
 
@@ -110,7 +111,7 @@ def compute_metrics(
         config: settings of the task.
         examples: the examples with their labels.
         data: their features.
-        scores: outputs of the head: [n, K] per window, or [total, K] per token of the features.
+        scores: outputs of the head: [n, K] per window, or [total, K] per token of the features; or texts.
         labels: names of the K labels.
     """
     return task_methods(config.kind).compute_metrics(config, examples, data, scores, labels)

@@ -1,4 +1,4 @@
-"""Results of finetuning: confusion matrix, scores per class, seeds, pseudo-labels, learning-rate finder."""
+"""Results of finetuning: confusion matrix, scores per class, generated texts, seeds, pseudo-labels, learning rates."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def task(run: RunRecord) -> str:
     """Returns the cards of the latest evaluation."""
     parts = [_confusion(record) for record in run.newest("confusion")]
     parts += [_classes(record) for record in run.newest("classes")]
+    parts += [_samples(record) for record in run.newest("samples")]
     parts += [_seeds(record) for record in run.newest("seeds")]
     parts += [_pseudo_labels(record) for record in run.newest("pseudo_labels")]
     parts += [_lr_finder(record) for record in run.newest("lr_finder")]
@@ -87,6 +88,18 @@ def _classes(record: Record) -> str:
     ]
     title = escape(f"Classes{_of(record)}")
     return f"<h3>{title}</h3>{table(['label', 'precision', 'recall', 'F1', 'examples'], cells, numeric=(1, 2, 3, 4))}"
+
+
+def _samples(record: Record) -> str:
+    """Returns sources with their targets and what was generated."""
+    names = ("source", "target", "output")
+    cells = [[str(row.get(name, "")) for name in names] for row in _rows(record) if "output" in row]
+    if not cells:
+        return ""
+    signatures = record.get("signatures")
+    lines = [f"{name}: {text}" for name, text in signatures.items()] if isinstance(signatures, dict) else []
+    note = "".join(f'<p class="note">{escape(line)}</p>' for line in lines)
+    return f"<h3>{escape(f'Generated texts{_of(record)}')}</h3>{note}{table(['source', 'target', 'generated'], cells)}"
 
 
 def _seeds(record: Record) -> str:

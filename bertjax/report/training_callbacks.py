@@ -89,7 +89,8 @@ class ReportWriter(Callback):
             step: last step of the run.
             best_step: step of the best parameters.
         """
-        if any(record.get("set") == BEST_PARAMS for record in read_run(workdir).newest("confusion")):
+        run = read_run(workdir)
+        if any(each.get("set") == BEST_PARAMS for kind in ("confusion", "samples") for each in run.newest(kind)):
             return
         log = ProbeLog(workdir, step)
         for kind, fields in self.task_probes():
@@ -97,13 +98,15 @@ class ReportWriter(Callback):
         render(workdir)
 
     def task_probes(self) -> list[Probe]:
-        """Returns the confusion matrix and the scores per class of the last evaluation, where the task has them."""
+        """Returns what the last evaluation has: confusion matrix, scores per class, generated texts."""
         scores, records = self._scores, []
         if scores is not None and scores.confusion is not None:
             records.append(("confusion", {"labels": list(scores.labels), "counts": scores.confusion.tolist()}))
         if scores is not None and scores.per_class:
             rows = [{"label": label, **score._asdict()} for label, score in scores.per_class.items()]
             records.append(("classes", {"rows": rows}))
+        if scores is not None and scores.samples:
+            records.append(("samples", {"rows": list(scores.samples), "signatures": dict(scores.signatures)}))
         return records
 
 

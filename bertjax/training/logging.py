@@ -133,7 +133,7 @@ def train_line(metrics: Metrics) -> str:
     return "  ".join(parts)
 
 
-SCORES = ("accuracy", "exact_match", "f1", "macro_f1", "matthews", "pearson", "spearman")
+SCORES = ("accuracy", "exact_match", "f1", "macro_f1", "matthews", "pearson", "spearman", "bleu", "chrf", "rougeL")
 """Scores of tasks, which have no prefix."""
 
 

@@ -6,19 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.config.defaults import SEQ2SEQ_RECIPES
 from bertjax.config.defaults.finetune_recipes import RECIPES
+from bertjax.config.encoder_decoder import encoder_decoder_config
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.fields import read_group
 from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.overrides import load_config
-from bertjax.config.parse import check, schedule_config
+from bertjax.config.parse import best_metric, check, schedule_config
 from bertjax.config.task import task_config
 from bertjax.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "finetune"
 
 
-@pytest.mark.parametrize("kind", TASK_KINDS)
+HEADS = [kind for kind in TASK_KINDS if kind != "seq2seq"]
+
+
+@pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_of_every_kind(kind: str, recipe: str) -> None:
     cfg = load_config(f"{CONFIGS / kind}.py:{recipe}")
@@ -30,6 +35,19 @@ def test_every_recipe_of_every_kind(kind: str, recipe: str) -> None:
     for steps in (1, 4):
         cfg.train.num_steps = steps
         check(cfg)
+
+
+@pytest.mark.parametrize("recipe", SEQ2SEQ_RECIPES)
+def test_every_recipe_of_sequence_to_sequence(recipe: str) -> None:
+    cfg = load_config(f"{CONFIGS}/seq2seq.py:{recipe}")
+    cfg.task.train, cfg.task.eval = ("parallel:train:en-de",), ("jsonl:dev.jsonl",)
+    cfg.train.num_steps = 1000
+    check(cfg)
+    assert task_config(cfg).spec.has_targets and 0 < schedule_config(cfg).warmup_steps <= 200
+    assert best_metric(cfg) == ("eval/rougeL" if recipe == "summarization" else "eval/bleu")
+    assert cfg.task.from_scratch == (recipe in ("translation", "translation-small"))
+    model = encoder_decoder_config(cfg)
+    assert model.decoder.causal and model.decoder.num_layers == model.encoder.num_layers
 
 
 def test_what_authors_say() -> None:

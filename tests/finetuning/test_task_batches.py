@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from typing import Any
@@ -19,9 +20,10 @@ from bertjax.finetuning.batch_layout import (
     scatter_window_values,
 )
 from bertjax.finetuning.batches import EvalBatches, TaskBatches
-from bertjax.finetuning.features import Features
+from bertjax.finetuning.features import Features, Targets
 
 VOCAB = 1000
+TARGETS = ("target_ids", "target_segment_ids", "target_position_ids")
 
 
 def windows(count: int, longest: int = 30, seed: int = 0, **labels: np.ndarray) -> Features:
@@ -40,6 +42,74 @@ def windows(count: int, longest: int = 30, seed: int = 0, **labels: np.ndarray) 
     }
     types = rng.integers(0, 3, total).astype(np.int8)
     return Features(tokens, offsets, types, np.arange(count, dtype=np.int32), summary_position, values | labels)
+
+
+def with_targets(count: int, longest: int = 30, seed: int = 0) -> Features:
+    """Returns windows with targets of about their length."""
+    features = windows(count, longest, seed)
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(features.lengths + rng.integers(-3, 4, count), 1, None)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = rng.integers(1, VOCAB, offsets[-1]).astype(np.int32)
+    return dataclasses.replace(features, labels={}, targets=Targets(tokens, offsets))
+
+
+def check_targets(features: Features, batch: Any) -> list[int]:
+    """Checks that target example i of every sequence is that of source example i; returns the numbers."""
+    visited = []
+    for row, numbers in enumerate(batch["example_numbers"]):
+        for prefix, side in (("", features), ("target_", features.targets)):
+            column, ids = 0, batch[f"{prefix}ids" if prefix else "input_ids"][row]
+            for slot, number in enumerate(numbers[numbers >= 0]):
+                length = int(side.offsets[number + 1] - side.offsets[number])
+                there, here = slice(column, column + length), slice(side.offsets[number], side.offsets[number + 1])
+                assert ids[there].tolist() == side.tokens[here].tolist()
+                assert (batch[f"{prefix}segment_ids"][row, there] == slot + 1).all()
+                assert batch[f"{prefix}position_ids"][row, there].tolist() == list(range(length))
+                column += length
+            assert (ids[column:] == 7).all() and not batch[f"{prefix}segment_ids"][row, column:].any()
+        visited += numbers[numbers >= 0].tolist()
+    return visited
+
+
+@pytest.mark.parametrize(
+    ("options", "shapes", "padding"),
+    [({}, 1, 0.5), ({"packing": False}, 1, 0.6), ({"packing": False, "group_by_length": True}, 3, 0.35)],
+)
+def test_windows_with_targets(options: dict[str, Any], shapes: int, padding: float) -> None:
+    features = with_targets(203)
+    loader = batches(features, seq_len=32, target_len=40, num_batch_shapes=3 if shapes > 1 else 1, **options)
+    for epoch in range(2):
+        cursors = range(epoch * loader.steps_per_epoch, (epoch + 1) * loader.steps_per_epoch)
+        visited = [number for cursor in cursors for number in check_targets(features, loader.batch(cursor))]
+        assert sorted(visited) == list(range(203))
+    made = {tuple(loader.batch(cursor)[name].shape for name in ("input_ids", "target_ids")) for cursor in range(26)}
+    assert len(made) == shapes == len(loader.lengths)
+    assert loader.padding < padding and len(loader.side_padding) == 2
+    slots = sum(loader.batch(step)[name].size for step in range(26) for name in ("input_ids", "target_ids"))
+    assert loader.padding == pytest.approx(1 - features.num_tokens / slots)
+    again = batches(features, seq_len=32, target_len=40, num_batch_shapes=3 if shapes > 1 else 1, **options)
+    assert all(np.array_equal(again.batch(30)[name], loader.batch(30)[name]) for name in TARGETS)
+
+
+def test_packing_of_sources_with_targets_is_golden() -> None:
+    """Longest share of a limit first, into the sequence with least space on both sides together."""
+    lengths = np.array([[[5, 2], [2, 9], [4, 4], [3, 1], [1, 1], [0, 0]]])
+    assert pack_batches(lengths, (8, 10)).tolist() == [[1, 0, 2, 0, 2, 0]]
+    assert pack_batches(lengths[:, :, :1], (8,)).tolist() == pack_batches(lengths[:, :, 0], 8).tolist()
+
+
+@pytest.mark.parametrize(("packing", "num_lengths"), [(True, 1), (False, 3)])
+def test_evaluation_sees_every_target_once(packing: bool, num_lengths: int) -> None:
+    features = with_targets(1500)
+    loader = EvalBatches(features, batch_size=6, pad_id=7, vocab_size=VOCAB, packing=packing, num_lengths=num_lengths)
+    assert sorted(number for batch in loader for number in check_targets(features, batch)) == list(range(1500))
+    assert len({batch["target_ids"].shape for batch in loader}) == num_lengths
+    features.targets.tokens[features.targets.offsets[3]] = VOCAB  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"example 3 holds token id 1000"):
+        batches(features)
+    with pytest.raises(UserError, match=r"task.seq2seq.max_target_length: a target has \d+ tokens, but sequences"):
+        batches(with_targets(45), target_len=8)
 
 
 def batches(features: Features, **values: Any) -> TaskBatches:

@@ -14,6 +14,7 @@ from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.labels import collect_labels, encode_labels
+from bertjax.finetuning.readers.tables import hub_rows
 from bertjax.finetuning.tasks import read_examples, require_files
 
 
@@ -88,6 +89,58 @@ def test_globs_are_sorted_and_labels_can_be_left(tmp_path: Path) -> None:
     result = read_examples(config, labelled=False)
     assert isinstance(result, TextExamples) and result.texts == ["a", "b"] and result.labels is None
     assert read_examples(config, labelled=False, sources=[f"tsv:{tmp_path}/b.tsv"]).texts == ["b"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("where", ["{0}/t.en:{0}/t.de", "{0}/t:en-de"])
+def test_parallel_files(tmp_path: Path, where: str) -> None:
+    (tmp_path / "t.en").write_text("a house\n\nthe\ttabs\r\nlast\n")
+    (tmp_path / "t.de.gz").write_bytes(gzip.compress("ein Haus\nleer\ndie Tabs\nHälfte\u2028eins".encode()))
+    where = where.format(tmp_path).replace("t.de", "t.de.gz" if where.count("t.") == 2 else "t.de")
+    config = TaskConfig("seq2seq", (f"parallel:{where}",))
+    result = read_examples(config)
+    assert isinstance(result, TextExamples)
+    assert result.texts == ["a house", "", "the\ttabs", "last"] and result.locations[2] == f"{tmp_path / 't.en'}:3"
+    assert result.labels == ["ein Haus", "leer", "die Tabs", "Hälfte\u2028eins"]
+    require_files(config)
+    (tmp_path / "t.en").write_text("one\ntwo\n")
+    with pytest.raises(UserError, match=r"t.en has 2 lines, .*t.de.gz has 4; line i of one belongs to line i"):
+        read_examples(config)
+    (tmp_path / "t.en").write_text("1\n" * 9)
+    with pytest.raises(UserError, match=r"t.en has 9 lines, .*t.de.gz has 4"):
+        read_examples(config)
+    (tmp_path / "t.en").unlink()
+    with pytest.raises(UserError, match=r"task.train: 'parallel:.*': no such file: .*t.en; relative to"):
+        require_files(config)
+
+
+def test_one_parallel_file_is_not_enough() -> None:
+    with pytest.raises(UserError, match=r"'parallel:a.en': names one file; write parallel:SOURCE:TARGET, or"):
+        require_files(TaskConfig("seq2seq", ("parallel:a.en",)))
+
+
+def test_fields_inside_fields(tmp_path: Path) -> None:
+    """As in data sets of translations."""
+    rows = [{"translation": {"en": "a", "de": "b"}, "x.y": "1"}, {"translation": {"en": "c", "de": "d"}, "x.y": "2"}]
+    content, columns = (
+        "\n".join(map(json.dumps, rows)),
+        {"label_column": "translation.de", "text_column": "translation.en"},
+    )
+    result = texts(tmp_path / "a", content, "jsonl", id_column="x.y", **columns)
+    assert (result.texts, result.labels, result.ids) == (["a", "c"], ["b", "d"], ["1", "2"])
+    with pytest.raises(UserError, match=r"a:1: no field 'fr' \(it has en, de\); set task.label_column to one"):
+        texts(tmp_path / "a", content, "jsonl", **columns | {"label_column": "translation.fr"})
+
+
+def test_translations_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    features = datasets.Features({"translation": datasets.Translation(languages=["en", "de"])})
+    data = datasets.Dataset.from_dict({"translation": [{"en": "a", "de": "b"}]}, features=features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: data)
+    columns = [("task.text_column", "translation.en"), ("task.label_column", "translation.de")]
+    assert list(hub_rows("wmt14:de-en", columns)) == [("hub data set wmt14:de-en, row 1", ["a", "b"])]
+    with pytest.raises(UserError, match=r"no field 'cs' \(it has de, en\)"):
+        list(hub_rows("wmt14", [("task.text_column", "translation.cs")]))
 
 
 def test_empty_texts_are_reported(tmp_path: Path) -> None:

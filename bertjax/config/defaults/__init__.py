@@ -13,6 +13,8 @@ from ml_collections import ConfigDict
 from bertjax.config.data import DataConfig
 from bertjax.config.defaults.debug_size import make_smoke
 from bertjax.config.defaults.finetune_recipes import RECIPES, make_task
+from bertjax.config.defaults.seq2seq_recipes import RECIPES as SEQ2SEQ_RECIPES
+from bertjax.config.defaults.seq2seq_recipes import make_seq2seq
 from bertjax.config.distributed import DistributedConfig, MeshConfig
 from bertjax.config.encoder_decoder import DecoderConfig
 from bertjax.config.extensions import TASK_KINDS
@@ -27,7 +29,7 @@ from bertjax.config.run import every
 from bertjax.config.task import TaskConfig
 from bertjax.config.training import AnomalyConfig, TrainConfig
 
-__all__ = ["RECIPES", "base_config", "every", "make_smoke", "make_task"]
+__all__ = ["RECIPES", "SEQ2SEQ_RECIPES", "base_config", "every", "make_seq2seq", "make_smoke", "make_task"]
 
 GROUPS: tuple[type[Settings], ...] = (
     *RUN_GROUPS,

@@ -11,9 +11,10 @@ from bertjax.config.extensions import OBJECTIVES as OBJECTIVES
 from bertjax.config.fields import Settings
 from bertjax.config.objectives.base import ObjectiveChoice, ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.seq2seq import Seq2SeqConfig
 from bertjax.errors import UserError
 
-GROUPS: tuple[type[Settings], ...] = (ObjectiveChoice, MaskingConfig, *OBJECTIVES.builtins())
+GROUPS: tuple[type[Settings], ...] = (ObjectiveChoice, MaskingConfig, Seq2SeqConfig, *OBJECTIVES.builtins())
 """The dataclasses that declare the keys of objectives."""
 
 

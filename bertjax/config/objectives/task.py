@@ -8,12 +8,15 @@ from typing import Self
 
 from ml_collections import ConfigDict
 
+from bertjax.config.encoder_decoder import DecoderConfig
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
+from bertjax.config.objectives.seq2seq import Seq2SeqConfig
 from bertjax.config.task import TaskKind
 from bertjax.errors import UserError
+from bertjax.types import Vocabulary
 
 WEIGHTINGS = ("balanced", "sqrt")
 
@@ -35,11 +38,35 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
     )
 
     metric: str | None = setting(None, key=False, help="Metric that compares checkpoints; None: nothing is held out.")
+    targets: Seq2SeqConfig | None = None
+    """Settings of the decoder and of its loss, where the kind has targets."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "objective_class", self.spec.objective_class)
+        super().__post_init__()
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
-        metric = TASK_KINDS.load(cfg.task.kind).metric(cfg.task) if cfg.task.eval else None
-        return read_group(cfg, cls, kind=cfg.task.kind, metric=metric)
+        spec = TASK_KINDS.load(cfg.task.kind)
+        targets = Seq2SeqConfig.from_config(cfg) if spec.has_targets else None
+        metric = spec.metric(cfg.task) if cfg.task.eval else None
+        return read_group(cfg, cls, kind=cfg.task.kind, metric=metric, targets=targets)
+
+    @classmethod
+    def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
+        if TASK_KINDS.load(cfg.task.kind).has_targets:
+            return Seq2SeqConfig.read_encoders(cfg, vocabulary)
+        return super().read_encoders(cfg, vocabulary)
+
+    @property
+    def decoder(self) -> DecoderConfig:
+        """What the towers of an encoder-decoder share."""
+        return DecoderConfig() if self.targets is None else self.targets.decoder
+
+    @property
+    def smoothing(self) -> float:
+        """Probability that the loss of targets gives to all other tokens."""
+        return 0.0 if self.targets is None else self.targets.smoothing
 
     @property
     def summary(self) -> str:

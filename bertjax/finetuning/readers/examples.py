@@ -33,7 +33,7 @@ class TextExamples:
     Attributes:
         texts: The first texts.
         pairs: The second texts; None for single texts.
-        labels: Names of classes, or what `TaskMethods.label` returns; None if they were not read.
+        labels: Names of classes, targets, or what `TaskMethods.label` returns; None if they were not read.
         scores: Numbers of a regression; None if they were not read.
         ids: Ids of the examples.
         locations: Where the examples were read, for messages: "train.tsv:17".
@@ -51,6 +51,10 @@ class TextExamples:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def all_texts(self, targets: bool = False) -> list[str]:
+        """Returns the texts, to train a tokenizer; with `targets` also those that a decoder predicts."""
+        return [*self.texts, *(self.pairs or []), *((self.labels or []) if targets else [])]
+
 
 @dataclasses.dataclass
 class WordExamples:
@@ -64,6 +68,10 @@ class WordExamples:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def all_texts(self, targets: bool = False) -> list[str]:
+        """Returns the sentences, their words between blanks."""
+        return [" ".join(words) for words in self.words]
 
 
 class GoldAnswers(NamedTuple):
@@ -87,6 +95,10 @@ class QaExamples:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+    def all_texts(self, targets: bool = False) -> list[str]:
+        """Returns questions and contexts."""
+        return [*self.questions, *self.contexts]
 
 
 Examples = TextExamples | WordExamples | QaExamples

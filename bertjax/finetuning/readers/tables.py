@@ -1,13 +1,14 @@
-"""Rows of tsv, csv and JSON Lines files and of hub data sets: the values of chosen columns."""
+"""Rows of tsv, csv, JSON Lines and parallel files and of hub data sets: the values of chosen columns."""
 
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.config.registry import import_object
-from bertjax.config.sources import Source, parse_task_source, source_files
+from bertjax.config.sources import Source, parallel_files, parse_task_source, source_files
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError, comma_list, one_line
 from bertjax.io.hub import explain_hub_error
@@ -55,6 +56,29 @@ def jsonl_rows(path: str, columns: Columns, header: bool | None = None, errors: 
         yield where, [get_field(record, name, key, where) for key, name in columns]
 
 
+def parallel_rows(where: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
+    """Yields the pairs of lines of two files, as the columns source and target.
+
+    Args:
+        where: SOURCE:TARGET or PREFIX:en-de.
+        columns: The columns to read.
+        header: Not read.
+        errors: "strict", or "replace" for invalid UTF-8.
+    """
+    paths = parallel_files(where)
+    chosen = [find_column(name, ["source", "target"], key, f"parallel:{where}") for key, name in columns]
+    files = [read_lines(path, errors, advice=REPLACE_ERRORS) for path in paths]
+    for number, pair in enumerate(itertools.zip_longest(*files), 1):
+        if None in pair:  # one file has ended: count the rest of the other
+            total = number + sum(1 for file in files for _ in file)
+            counts = [number - 1 if line is None else total for line in pair]
+            raise UserError(
+                f"{paths[0]} has {counts[0]:,} lines, {paths[1]} has {counts[1]:,}; line i of one belongs to line i "
+                "of the other: complete them"
+            )
+        yield f"{paths[0]}:{number}", [pair[column][1].rstrip("\r\n") for column in chosen]
+
+
 def find_column(name: str, header: list[str], key: str, where: str) -> int:
     """Returns the index of a column by its name, else by its number; negative numbers count from the end.
 
@@ -88,16 +112,19 @@ def get_field(record: Mapping[str, Any], name: str, key: str, where: str) -> Any
 
     Args:
         record: the object or row.
-        name: name of the field.
+        name: name of the field; `translation.en` is the field en of the object translation.
         key: config key of the column, for messages.
         where: location of the record, for messages.
 
     Raises:
         UserError: the field is missing.
     """
-    if name not in record:
-        raise UserError(f"{where}: no field {name!r} (it has {_names(record)}); set {key} to one")
-    return record[name]
+    if name in record:
+        return record[name]
+    first, _, rest = name.partition(".")
+    if rest and isinstance(inside := record.get(first), Mapping):
+        return get_field(inside, rest, key, where)
+    raise UserError(f"{where}: no field {name!r} (it has {_names(record)}); set {key} to one")
 
 
 def require_text(value: Any, name: str, where: str, errors: str = "strict") -> str:
@@ -211,11 +238,14 @@ def hub_rows(where: str, columns: Columns, header: bool | None = None, errors: s
             f"{explain_hub_error(error)}; check name, config, split and network, or give local files"
         ) from error
     where = f"hub data set {where}"
-    for key, column in columns:
-        get_field(data.features, column, key, where)
-    classes = [_class_names(data.features[column]) for _, column in columns]
-    for number, row in enumerate(data.select_columns([column for _, column in columns]), 1):
-        values = [_name_classes(row[column], names) for (_, column), names in zip(columns, classes, strict=True)]
+    features = {
+        name: each.flatten() if isinstance(each, datasets.Translation) else each for name, each in data.features.items()
+    }
+    classes = [_class_names(get_field(features, column, key, where)) for key, column in columns]
+    roots = dict.fromkeys(column if column in features else column.partition(".")[0] for _, column in columns)
+    for number, row in enumerate(data.select_columns(list(roots)), 1):
+        cells = [get_field(row, column, key, f"{where}, row {number}") for key, column in columns]
+        values = [_name_classes(cell, names) for cell, names in zip(cells, classes, strict=True)]
         yield f"{where}, row {number}", values
 
 

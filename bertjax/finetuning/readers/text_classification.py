@@ -1,4 +1,4 @@
-"""Examples of classification and regression: texts or pairs of texts with a label."""
+"""Examples of texts or pairs of texts with a label: a class, a number, or a text that follows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
         label: returns a label from (settings, value, location); by default the name of a class.
     """
     config, sources, labelled, errors = request
-    names = {"text_column": config.text_column or "text", "pair_column": config.pair_column}
-    names |= {"id_column": config.id_column, "label_column": config.label_column or "label" if labelled else None}
+    text_column, label_column = config.column_names
+    names = {"text_column": text_column, "pair_column": config.pair_column}
+    names |= {"id_column": config.id_column, "label_column": label_column if labelled else None}
     columns = [(f"task.{key}", name) for key, name in names.items() if name is not None]
     values: dict[str, list[Any]] = {key: [] for key, _ in columns}
     locations: list[str] = []
@@ -43,7 +44,7 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
     require_distinct(ids, locations)
     examples = TextExamples(texts, pairs, None, None, ids, locations)
     labels = zip(values.get("task.label_column", ()), locations, strict=labelled)
-    if labelled and config.spec.has_classes:
+    if labelled and (config.spec.has_classes or config.spec.has_targets):
         read_label = label or class_label
         examples.labels = [read_label(config, value, where) for value, where in labels]
     elif labelled:

@@ -1,0 +1,118 @@
+"""Sequence to sequence as a task: sources and targets as tokens, and the objective on them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
+from bertjax.config.objectives.task import TaskObjectiveConfig
+from bertjax.config.task import TaskConfig
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.finetuning.features import Features, Targets, TextData, require_tokens, truncation_note
+from bertjax.finetuning.methods import EvalResult, TaskMethods
+from bertjax.finetuning.metrics.generated_text import text_scores
+from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.readers.tables import require_text
+from bertjax.finetuning.templates import (
+    TokenRanges,
+    WindowTemplate,
+    assemble_windows,
+    encode_texts,
+    find_template,
+)
+from bertjax.objectives.seq2seq import SequenceToSequence
+from bertjax.types import Vocabulary
+
+_NUM_SAMPLES = 20
+
+
+class SequenceToSequenceObjective(SequenceToSequence):
+    """The loss of sequence to sequence on the examples of a task."""
+
+    config: TaskObjectiveConfig  # type: ignore[assignment]
+
+    def __init__(self, config: TaskObjectiveConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, model, vocabulary)  # type: ignore[arg-type]
+        self.vocabulary = vocabulary
+
+
+class SequenceToSequenceTask(TaskMethods):
+    """A text that follows from a text. The scores of `compute_metrics` and `records` are the generated texts."""
+
+    def label(self, config: TaskConfig, value: Any, where: str) -> str:
+        return require_text(value, config.column_names[1], where)
+
+    def make_features(
+        self, config: TaskConfig, examples: Any, tokenizer: Tokenizer, labels: Sequence[str], training: bool
+    ) -> TextData:
+        return seq2seq_data(config, examples, tokenizer)
+
+    def compute_metrics(
+        self, config: TaskConfig, examples: TextExamples, data: TextData, scores: Any, labels: tuple[str, ...]
+    ) -> EvalResult:
+        assert examples.labels is not None
+        references, settings = examples.labels[: len(scores)], config.seq2seq
+        result = text_scores(settings.text_metrics, list(scores), references, settings.bleu_tokenizer)
+        texts = zip(examples.texts, references, scores, strict=False)
+        samples = [dict(zip(("source", "target", "output"), each, strict=True)) for each in texts]
+        return EvalResult(result.metrics, samples=tuple(samples[:_NUM_SAMPLES]), signatures=result.signatures)
+
+    def records(
+        self, config: TaskConfig, scores: Any, labels: tuple[str, ...], top_k: int | None
+    ) -> Iterator[dict[str, Any]]:
+        yield from ({"text": text} for text in scores)
+
+
+def seq2seq_data(config: TaskConfig, examples: TextExamples, tokenizer: Tokenizer) -> TextData:
+    """Returns the features of sources and, where they were read, of their targets.
+
+    A source is arranged as the tokenizer's family arranges a text. A target ends with the same last token; it begins
+    with the first one only where the decoder starts with the last one (BART: `</s> <s> text` predicts `<s> text </s>`).
+
+    Args:
+        config: settings of the task.
+        examples: the texts.
+        tokenizer: the tokenizer of both towers.
+
+    Raises:
+        UserError: a source has no token.
+    """
+    template = find_template(tokenizer, is_pair=False)
+    settings, index = config.seq2seq, np.arange(len(examples), dtype=np.int32)
+    sources = [settings.source_prefix + text for text in examples.texts]
+    parts, cut = _truncated(tokenizer, sources, config.max_length - template.num_special)
+    tokens, offsets, types, summary = assemble_windows(template, [parts])
+    require_tokens(offsets, index, examples.locations)
+    notes = truncation_note(cut, len(examples), f"task.max_length={config.max_length}", "sources")
+    targets = None
+    if examples.labels is not None:
+        of_target = target_template(template, tokenizer, settings.starts_with_end)
+        limit = settings.max_target_length
+        parts, count = _truncated(tokenizer, examples.labels, limit - of_target.num_special)
+        targets = Targets(*assemble_windows(of_target, [parts])[:2])
+        reason = f"task.seq2seq.max_target_length={limit}"
+        notes += truncation_note(count, len(examples), reason, "targets")
+    features = Features(tokens, offsets, types, index, summary, {}, targets)
+    return TextData(features, (*examples.notes, *notes), cut)
+
+
+def target_template(template: WindowTemplate, tokenizer: Tokenizer, keeps_first: bool) -> WindowTemplate:
+    """Returns the arrangement of a target: the text and the end token.
+
+    Args:
+        template: arrangement of a source.
+        tokenizer: its tokenizer.
+        keeps_first: whether the special tokens before a source stand before a target, too.
+    """
+    first = template.gaps[0] if keeps_first else ()
+    return dataclasses.replace(template, gaps=(first, ((tokenizer.sep_id, 0),)), types=(0,))
+
+
+def _truncated(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> tuple[TokenRanges, int]:
+    """Returns the first tokens of texts, `limit` each, and how many texts are longer."""
+    whole = TokenRanges.of(*encode_texts(tokenizer, texts))
+    return whole.truncate(np.minimum(whole.lengths, limit)), int((whole.lengths > limit).sum())
