@@ -82,10 +82,7 @@ _SOURCE_KINDS += ["tsv", "csv", "parallel", "conll", "squad"]
 SOURCES: Registry[Any] = Registry(
     "a source",
     "bertjax.sources",
-    {
-        name: f"bertjax.config.sources:KINDS.{name}"
-        for name in _SOURCE_KINDS
-    },
+    {name: f"bertjax.config.sources:KINDS.{name}" for name in _SOURCE_KINDS},
     base="bertjax.config.sources:SourceKind",
     classes=False,
     required=("where",),

@@ -252,11 +252,11 @@ def parallel_files(where: str) -> list[str]:
     names = [os.path.expanduser(each) for each in (first, second)]
     if (languages := _LANGUAGES.fullmatch(second)) and not os.path.exists(names[1]):
         names = [f"{names[0]}.{each}" for each in languages.groups()]
-    found = [next((path for path in (name, f"{name}.gz") if os.path.exists(path)), None) for name in names]
-    for name, path in zip(names, found, strict=True):
+    paths = [next((path for path in (name, f"{name}.gz") if os.path.exists(path)), None) for name in names]
+    for name, path in zip(names, paths, strict=True):
         if path is None:
             raise UserError(f"no such file: {name}; relative to {os.getcwd()}")
-    return [path for path in found if path is not None]
+    return [path for path in paths if path is not None]
 
 
 def _matches(source: Source) -> Iterator[str]:

@@ -180,6 +180,11 @@ def _tokenizer(cfg: ConfigDict, read: Callable[[], Examples], has_targets: bool)
 def copy_start_token(cfg: ConfigDict, model: EncoderDecoderConfig, tokenizer: Tokenizer) -> None:
     """Sets `decoder.start_token` to that of a trained model, unless the user chose another than the default.
 
+    Args:
+        cfg: config of the run, which is changed.
+        model: the trained model.
+        tokenizer: its tokenizer.
+
     Raises:
         UserError: the model starts with a token that is none of the choices.
     """

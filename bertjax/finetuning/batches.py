@@ -183,7 +183,7 @@ class TaskBatches:
 
     @property
     def side_padding(self) -> list[float]:
-        """The same of windows and targets by themselves."""
+        """Shares of windows and targets by themselves."""
         tokens = [len(side.tokens) for side in self.features.sides]
         return [1.0 - count / int(slots) for count, slots in zip(tokens, self._slots, strict=True)]
 

@@ -58,7 +58,7 @@ class Features:
 
     @property
     def sides(self) -> tuple[Features | Targets, ...]:
-        """What has tokens: the windows and, where there are any, their targets."""
+        """Windows and, where there are any, their targets."""
         return (self,) if self.targets is None else (self, self.targets)
 
     @property

@@ -44,6 +44,7 @@ class SequenceToSequenceTask(TaskMethods):
     """A text that follows from a text. The scores of `compute_metrics` and `records` are the generated texts."""
 
     def label(self, config: TaskConfig, value: Any, where: str) -> str:
+        """Returns the target. Args: as in the base class."""
         return require_text(value, config.column_names[1], where)
 
     def make_features(

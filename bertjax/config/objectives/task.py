@@ -60,7 +60,7 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
 
     @property
     def decoder(self) -> DecoderConfig:
-        """What the towers of an encoder-decoder share."""
+        """Keys of the decoder: what the towers share, and the token before a target."""
         return DecoderConfig() if self.targets is None else self.targets.decoder
 
     @property
