@@ -21,7 +21,8 @@ from bertjax.experiment import build
 from bertjax.experiment.load import load_run
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
-from bertjax.hf.encoder_decoder.families import ARCHITECTURES, with_family
+from bertjax.hf.encoder_decoder.families import with_family
+from bertjax.hf.encoder_decoder.folders import loader
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.load import read_config_json
@@ -184,9 +185,8 @@ def _save_network(out: Path, model: PretrainedModel, pooling: Pooling | None, **
 def _save_encoder_decoder(out: Path, model: PretrainedEncoderDecoder, **arguments: Any) -> str:
     """Writes the folder of an encoder-decoder; returns how to load it."""
     model.save_pretrained(out, **arguments)
-    name = read_config_json(out)[1]
-    load = f"transformers.{name}.from_pretrained" if name in ARCHITECTURES else "bertjax.load_pretrained"
-    return f"    {load}({str(out)!r})"
+    library, name, argument = loader(read_config_json(out)[0])
+    return f"    {library}.{name}{'.from_pretrained' * (library == 'transformers')}({str(out)!r}{argument})"
 
 
 def _sample_lines(cfg: ConfigDict) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.hf import native_format, sidecar_files
+from bertjax.hf.encoder_decoder import native
 from bertjax.hf.encoder_decoder.families import MODEL_TYPES
 from bertjax.hf.generate import read_generation
 from bertjax.hf.keymap import tensors_to_params
@@ -152,8 +153,8 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     where = f"{folder / CONFIG}"
     values = read_json(folder, CONFIG)
     family = find_family(str(values.get("model_type")))
-    native = {"auto_map"} if values.get("model_type") == native_format.MODEL_TYPE else set()
-    if foreign := _foreign_code(values, native if family is None else set(family.inert_keys.split())):
+    ours = {"auto_map"} if values.get("model_type") in (native_format.MODEL_TYPE, native.MODEL_TYPE) else set()
+    if foreign := _foreign_code(values, ours if family is None else set(family.inert_keys.split())):
         raise UserError(f"{where}: the model needs {foreign}, which is not supported and never run")
     names = values.get("architectures") or ["unknown"]
     if not isinstance(names, list) or not isinstance(names[0], str):

@@ -11,6 +11,7 @@ import dataclasses
 import importlib.resources
 import math
 import re
+import string
 import types
 import typing
 from collections.abc import Collection
@@ -44,7 +45,7 @@ HEAD_BY_MODULE = {
     "token_head": "token_classification",
     "answer_head": "question_answering",
 }
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_LETTERS = string.ascii_uppercase
 _AUTO_HEADS = {
     "AutoModelForSequenceClassification": "sequence_classification",
     "AutoModelForTokenClassification": "token_classification",

@@ -165,7 +165,7 @@ def _save_random(sample: PretrainedModel | PretrainedEncoderDecoder, folder: Pat
         return
     encoder, decoder = padded(sample.config.encoder), padded(sample.config.decoder)
     pair = dataclasses.replace(sample.config, encoder=encoder, decoder=decoder)
-    params = _draw_like(encoder_decoder.abstract_params(pair))
+    params = draw_like(encoder_decoder.abstract_params(pair))
     dataclasses.replace(sample, config=pair, params=params).save_pretrained(folder)
 
 
@@ -196,10 +196,10 @@ def random_params(config: EncoderConfig, heads: tuple[str, ...], seed: int = 2) 
         heads: of the model.
         seed: of the draws.
     """
-    return _draw_like(abstract_params(config, heads), seed)
+    return draw_like(abstract_params(config, heads), seed)
 
 
-def _draw_like(shapes: Params, seed: int = 2) -> Params:
+def draw_like(shapes: Params, seed: int = 2) -> Params:
     """Returns random parameters; norm scales are around one, else all tokens would look alike."""
     draw = np.random.default_rng(seed).standard_normal
 

@@ -1,6 +1,7 @@
 """Runs exports with remote code in a process that has torch and transformers, and neither bertjax nor jax.
 
-Usage: python remote_code_lab.py FOLDER [encode]. FOLDER has exports with `inputs.npz`, and receives `outputs.npz`.
+Usage: python remote_code_lab.py FOLDER [encode | pairs]. FOLDER has exports with `inputs.npz`, and receives
+`outputs.npz`; pairs: those in it have an encoder and a decoder.
 """
 
 from __future__ import annotations
@@ -136,6 +137,52 @@ def use(folder: Path) -> None:
     assert model(**inputs).logits.shape[-1] == model.config.vocab_size
 
 
+def run_pair(folder: Path) -> None:
+    """Writes the outputs of an encoder with a decoder; generates, trains, and saves it again."""
+    inputs = {name: torch.from_numpy(array) for name, array in np.load(folder / "inputs.npz").items()}
+    source = {name: array for name, array in inputs.items() if not name.startswith("decoder_")}
+    auto, outputs = "AutoModelForSeq2SeqLM", {}
+    for attention in ("eager", "sdpa"):
+        model = load(folder, auto, attn_implementation=attention)
+        with torch.no_grad():
+            out = model(**inputs, output_hidden_states=True)
+        outputs[f"{attention}/logits"] = out.logits.numpy()
+        for tower in ("encoder", "decoder"):
+            states = getattr(out, f"{tower}_hidden_states")
+            outputs |= {f"{attention}/{tower}[{index}]": state.numpy() for index, state in enumerate(states)}
+    np.savez(folder / "outputs.npz", **outputs)
+    options = {"max_new_tokens": 4, "do_sample": False}
+    greedy, beams = model.generate(**source, **options), model.generate(**source, **options, num_beams=3)
+    assert greedy.shape == beams.shape == (len(source["input_ids"]), 5)
+    with torch.no_grad():
+        best = model(**source, decoder_input_ids=greedy[:, :-1]).logits.argmax(-1)
+        likelihood = [
+            model(**source, decoder_input_ids=each[:, :-1]).logits.log_softmax(-1).gather(2, each[:, 1:, None]).sum()
+            for each in (greedy, beams)
+        ]
+    assert torch.equal(greedy[:, 1:], best) and likelihood[1] >= likelihood[0] - 1e-4
+    labels = inputs["decoder_input_ids"].masked_fill(inputs["decoder_attention_mask"] == 0, -100)
+    shifted = torch.cat([torch.full_like(labels[:, :1], model.config.decoder_start_token_id), labels[:, :-1]], dim=1)
+    out = model(**source, labels=labels)
+    logits = model(**source, decoder_input_ids=shifted.clamp(min=0)).logits
+    torch.testing.assert_close(out.loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
+    gradients = []
+    for checkpointed in (False, True):
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train().zero_grad()
+        torch.manual_seed(0)
+        model(**source, labels=labels).loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys() and any("cross_attention" in name for name in gradients[0])
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)
+    again = folder.parent.parent / f"again-{folder.name}"
+    model.save_pretrained(again)
+    with torch.no_grad():
+        np.testing.assert_allclose(load(again, auto)(**inputs).logits.numpy(), outputs["sdpa/logits"], atol=1e-5)
+
+
 def encode(folder: Path) -> None:
     """Writes the vectors of a folder of sentence-transformers."""
     from sentence_transformers import SentenceTransformer
@@ -146,10 +193,14 @@ def encode(folder: Path) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)  # several threads wait for each other longer than tiny layers take
-    if len(sys.argv) > 2:
+    if sys.argv[2:] == ["encode"]:
         encode(Path(sys.argv[1]))
         return
     folders = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
+    if sys.argv[2:] == ["pairs"]:
+        for folder in folders:
+            run_pair(folder)
+        return
     for folder in folders:
         run(folder, eager=folder in folders[:3])
     for folder in folders[:4]:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
+from bertjax.hf.encoder_decoder import native
 from bertjax.hf.encoder_decoder.bart import BART, MARIAN
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily
 from bertjax.hf.encoder_decoder.t5 import T5
@@ -13,11 +14,7 @@ from bertjax.hf.encoder_decoder.two_towers import TWO_TOWERS
 
 FAMILIES: dict[str, EncoderDecoderFamily] = {family.name: family for family in (BART, MARIAN, T5, TWO_TOWERS)}
 """By `EncoderDecoderConfig.family`, which is also the `model_type` of config.json."""
-NATIVE = "bertjax-encoder-decoder"
-"""The `model_type` of our own format, which holds any two towers and which bertjax alone reads."""
-ARCHITECTURES = tuple(family.architecture for family in FAMILIES.values())
-"""Classes of `transformers` that load them."""
-MODEL_TYPES = (*FAMILIES, NATIVE)
+MODEL_TYPES = (*FAMILIES, native.MODEL_TYPE)
 
 
 def with_family(config: EncoderDecoderConfig) -> EncoderDecoderConfig:

@@ -1,6 +1,8 @@
-"""Config of an encoder that was pretrained with bertjax: sizes, and a choice for every part. Needs transformers."""
+"""Configs of models that were trained with bertjax: sizes, and a choice for every part. Needs transformers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from transformers import PretrainedConfig
 
@@ -124,3 +126,35 @@ class BertjaxConfig(PretrainedConfig):
         """Returns a dropout rate, `hidden_dropout` if it is None."""
         value = getattr(self, name)
         return self.hidden_dropout if value is None else value
+
+
+class BertjaxEncoderDecoderConfig(PretrainedConfig):
+    """An encoder and a decoder.
+
+    Attributes:
+        encoder, decoder: the towers; `cross_attention_hidden_size` of the decoder is the width of the encoder.
+        sharing: parameters of the encoder that the decoder uses: embeddings (the word table), all or none.
+        pad_token_id, decoder_start_token_id: of targets.
+    """
+
+    model_type = "bertjax-encoder-decoder"
+    sub_configs = {"encoder": BertjaxConfig, "decoder": BertjaxConfig}
+
+    encoder: Any = None
+    decoder: Any = None
+    sharing: str = "none"
+    pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    is_encoder_decoder: bool = True
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        for name, kind in self.sub_configs.items():
+            if not isinstance(tower := getattr(self, name), kind):
+                setattr(self, name, kind(**(tower or {})))
+        super().__post_init__(**kwargs)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens of the targets."""
+        return self.decoder.vocab_size

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import (
-    BaseModelOutputWithPooling,
+    BaseModelOutputWithPoolingAndCrossAttentions,
 )
 from transformers.utils.generic import can_return_tuple
 
@@ -65,7 +65,7 @@ class BertjaxPreTrainedModel(PreTrainedModel):
     base_model_prefix = "encoder"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _keys_to_ignore_on_load_unexpected = [r"^\w+_head\.", r"^decoder_positions\.", r"^(encoder\.)?pooler\."]
+    _keys_to_ignore_on_load_unexpected = [r"^(encoder\.)?(\w+_head|decoder_positions|pooler)\."]
     _no_split_modules = ["BertjaxLayer", "BertjaxEmbeddings"]
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -75,8 +75,22 @@ class BertjaxPreTrainedModel(PreTrainedModel):
                 nn.init.normal_(parameter, std=self.config.initializer_range)
 
 
+def visible_keys(mask: Tensor | None) -> Tensor | None:
+    """Returns which keys all queries see [B, 1, 1, K], by a mask of real tokens [B, K]; all where none is real."""
+    if mask is None:
+        return None
+    visible = mask.bool()[:, None, None]
+    return visible | ~visible.any(dim=-1, keepdim=True)
+
+
 class BertjaxModel(BertjaxPreTrainedModel):
-    """The encoder, with a pooler if the model was pretrained with one or the head needs it."""
+    """The encoder, with a pooler if the model was pretrained with one or the head needs it.
+
+    Attributes:
+        counts_padding: True where a position table with an offset counts padding, too, as in encoder-decoders.
+    """
+
+    counts_padding = False
 
     def __init__(self, config: BertjaxConfig, add_pooling_layer: bool | None = None):
         super().__init__(config)
@@ -116,8 +130,10 @@ class BertjaxModel(BertjaxPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutputWithPooling:
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Computes the hidden states of every token.
 
         Args:
@@ -128,6 +144,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
             inputs_embeds: word embeddings instead of `input_ids` [B, S, E].
             output_attentions: also return the probabilities of all layers; needs `attn_implementation="eager"`.
             output_hidden_states: also return the hidden states of all layers.
+            encoder_hidden_states: of a decoder: output of the encoder [B, K, D2].
+            encoder_attention_mask: of a decoder: 1 = real token of the encoder [B, K]; None = all are real.
         """
         words = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         positions, types = self.position_ids(words, input_ids, position_ids), token_type_ids
@@ -135,12 +153,16 @@ class BertjaxModel(BertjaxPreTrainedModel):
         mask = None if attention_mask is None else attention_mask.bool()
         hidden = embeddings = self.embeddings(words, positions, types, mask)
         contexts = {local: self.context(hidden, positions, types, mask, local) for local in (False, True)}
+        for context in contexts.values():
+            context.cross = BertjaxContext(visible_keys(encoder_attention_mask))
         distances = self.distances(hidden)
-        states, attentions = [hidden], []
+        states, attentions, crossed = [hidden], [], []
         for index, layers in enumerate(self.layer_list()):
             for layer in layers:
-                hidden, probabilities = layer(hidden, distances, contexts[self.config.is_local(index)])
-                attentions.append(probabilities)
+                context = contexts[self.config.is_local(index)]
+                hidden, *both = layer(hidden, distances, context, None, encoder_hidden_states)
+                attentions.append(both[0])
+                crossed.append(both[1])
             if index == 0 and self.convolution is not None:
                 hidden = self.convolution(embeddings, hidden, mask)
             states.append(hidden)
@@ -149,11 +171,12 @@ class BertjaxModel(BertjaxPreTrainedModel):
         with_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         if with_attentions and self.config._attn_implementation != "eager":
             raise ValueError('output_attentions needs a model loaded with attn_implementation="eager"')
-        return BaseModelOutputWithPooling(
+        return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden,
             pooler_output=None if self.pooler is None else self.pooler(self.summary(hidden, mask)),
             hidden_states=(*states[:-1], hidden) if with_states else None,
             attentions=tuple(attentions) if with_attentions else None,
+            cross_attentions=tuple(crossed) if with_attentions and encoder_hidden_states is not None else None,
         )
 
     def layer_list(self) -> list[list[BertjaxLayer]]:
@@ -165,7 +188,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
         return [list(group.layers) for group in groups]  # type: ignore[arg-type]
 
     def position_ids(self, words: Tensor, input_ids: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        """Returns positions from 0 [B, S]; where the table has an offset, padding is not counted (RoBERTa).
+        """Returns positions from 0 [B, S]; where the table has an offset, padding may not count (RoBERTa).
 
         Args:
             words: word embeddings [B, S, E].
@@ -175,7 +198,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
         if position_ids is not None:
             return position_ids.expand(words.shape[:2]) - self.config.position_offset
         real = torch.ones(words.shape[:2], dtype=torch.long, device=words.device)
-        if self.config.position_offset and input_ids is not None:
+        if self.config.position_offset and input_ids is not None and not self.counts_padding:
             real = (input_ids != self.config.pad_token_id).long()
         return real.cumsum(dim=1) * real - 1
 
@@ -260,5 +283,5 @@ class BertjaxModel(BertjaxPreTrainedModel):
         context = self.context(source, positions, torch.zeros_like(positions), mask, self.config.is_local(last))
         hidden, distances = source + table(positions.clamp(min=0)), self.distances(source)
         for _ in range(2):
-            hidden, _ = self.layers[last](hidden, distances, context, source)
+            hidden, *_ = self.layers[last](hidden, distances, context, source)
         return hidden

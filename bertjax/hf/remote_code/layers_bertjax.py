@@ -103,12 +103,14 @@ class BertjaxContext:
         rotation: cosines and sines of every token [B, 1, S, H], for rotary positions.
         columns: column of the table of distances for every query and key [1 or B, S, S], for relative positions.
         types_differ: True where query and key have different token types [B, 1, S, S], for relative segments.
+        cross: of a decoder: the context of its attention to the output of the encoder.
     """
 
     visible: Tensor | None = None
     rotation: tuple[Tensor, Tensor] | None = None
     columns: Tensor | None = None
     types_differ: Tensor | None = None
+    cross: BertjaxContext | None = None
 
 
 class BertjaxEmbeddings(nn.Module):
@@ -162,13 +164,13 @@ class BertjaxEmbeddings(nn.Module):
 class BertjaxAttention(nn.Module):
     """Multi-head attention, with rotary positions or none; the layer applies the norm."""
 
-    def __init__(self, config: BertjaxConfig, has_norm: bool = True):
+    def __init__(self, config: BertjaxConfig, has_norm: bool = True, source_size: int | None = None):
         super().__init__()
-        width, size = config.hidden_size, config.head_dim
+        width, size, source = config.hidden_size, config.head_dim, source_size or config.hidden_size
         inner, shared = config.num_heads * size, (config.num_key_value_heads or config.num_heads) * size
         self.query = nn.Linear(width, inner, bias=config.attention_bias != "none")
-        self.key = nn.Linear(width, shared, bias=KEY_BIASES[config.attention_bias])
-        self.value = nn.Linear(width, shared, bias=config.attention_bias != "none")
+        self.key = nn.Linear(source, shared, bias=KEY_BIASES[config.attention_bias])
+        self.value = nn.Linear(source, shared, bias=config.attention_bias != "none")
         self.output = nn.Linear(inner, width, bias=OUTPUT_BIASES[config.attention_bias])
         self.norm = make_norm(config, present=has_norm)
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
@@ -343,29 +345,49 @@ class BertjaxFeedForward(nn.Module):
 
 
 class BertjaxLayer(GradientCheckpointingLayer):
-    """Attention and feed-forward block, each with residual and norms at `norm_placement`."""
+    """Attention, of a decoder cross-attention, feed-forward block; each with residual and norms at `norm_placement`."""
 
     def __init__(self, config: BertjaxConfig, has_attention_norm: bool = True):
         super().__init__()
         self.attention = ATTENTION_CLASSES[config.attention_position](config, has_attention_norm)
         self.feed_forward = BertjaxFeedForward(config)
+        crossed = config.cross_attention_hidden_size
+        self.cross_attention = None if crossed is None else BertjaxAttention(config, source_size=crossed)
         self.attention_dropout = nn.Dropout(config.rate("attention_output_dropout"))
         self.feed_forward_dropout = nn.Dropout(config.rate("feed_forward_dropout"))
         self.placement = NORM_PLACEMENTS[NORM_PLACEMENTS.index(config.norm_placement)]
 
     def forward(
-        self, hidden: Tensor, positions: Tensor | None, context: BertjaxContext, source: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Runs the layer. Args: as in `BertjaxAttention.forward`."""
-        attention, feed_forward = self.attention, self.feed_forward
+        self,
+        hidden: Tensor,
+        positions: Tensor | None,
+        context: BertjaxContext,
+        source: Tensor | None = None,
+        encoded: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Returns the hidden states, and the probabilities of both attention blocks if they are "eager".
+
+        Args:
+            hidden, positions, context, source: as in `BertjaxAttention.forward`.
+            encoded: of a decoder: output of the encoder [B, K, D2].
+        """
+        attention, cross, feed_forward = self.attention, self.cross_attention, self.feed_forward
+        crossed = None
         if self.placement == "post":
             attended, probabilities = attention(hidden, positions, context, source)
             hidden = attention.norm(hidden + self.attention_dropout(attended))
-            return feed_forward.norm(hidden + self.feed_forward_dropout(feed_forward(hidden))), probabilities
+            if cross is not None:
+                attended, crossed = cross(hidden, None, context.cross, encoded)
+                hidden = cross.norm(hidden + self.attention_dropout(attended))
+            return feed_forward.norm(hidden + self.feed_forward_dropout(feed_forward(hidden))), probabilities, crossed
         attended, probabilities = attention(attention.norm(hidden), positions, context)
         attended = hidden + self.attention_dropout(attention.output_norm(attended))
-        added = feed_forward(feed_forward.norm(hidden if self.placement == "parallel" else attended))
-        return attended + self.feed_forward_dropout(feed_forward.output_norm(added)), probabilities
+        parallel = self.placement == "parallel"
+        if cross is not None:
+            added, crossed = cross(cross.norm(hidden if parallel else attended), None, context.cross, encoded)
+            attended = attended + self.attention_dropout(cross.output_norm(added))
+        added = feed_forward(feed_forward.norm(hidden if parallel else attended))
+        return attended + self.feed_forward_dropout(feed_forward.output_norm(added)), probabilities, crossed
 
 
 class BertjaxGroup(nn.Module):
