@@ -80,10 +80,15 @@ def _language_model(config: EncoderConfig) -> str:
     return "AutoModelForCausalLM" if config.causal else "AutoModelForMaskedLM"
 
 
-def code_files() -> dict[str, bytes]:
-    """Returns the contents of the modules that a folder brings along, by file name."""
+def code_files(last: str = "modeling") -> dict[str, bytes]:
+    """Returns the contents of the modules that a folder brings along, by file name.
+
+    Args:
+        last: the module with the classes of the model, which imports the others.
+    """
     folder = importlib.resources.files("bertjax.hf.remote_code")
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.endswith("_bertjax.py")}
+    files = [f"{name}_bertjax.py" for name in ("configuration", "layers", "heads", "encoder", last)]
+    return {name: (folder / name).read_bytes() for name in files}
 
 
 def render_config(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:

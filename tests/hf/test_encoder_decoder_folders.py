@@ -144,9 +144,10 @@ def test_other_mixtures_have_a_format_of_their_own(tmp_path: Path, caplog: pytes
     model = PretrainedEncoderDecoder(config, init_params(config, jax.random.key(0)), {"num_beams": 2})
     with caplog.at_level(logging.WARNING):
         model.save_pretrained(tmp_path / "out")
-    assert "a format that bertjax alone reads: config.json: towers of 24 and 32" in caplog.text
+    assert "native format; transformers runs it with trust_remote_code=True" in caplog.text
+    assert "(config.json: towers of 24 and 32" in caplog.text
     back = load_pretrained(tmp_path / "out")
-    assert isinstance(back, PretrainedEncoderDecoder) and back.generation == {"num_beams": 2}
+    assert isinstance(back, PretrainedEncoderDecoder) and back.generation == {"num_beams": 2, "pad_token_id": 0}
     ids = np.arange(5, 14)[None]
     np.testing.assert_array_equal(back(ids, None, ids).logits, model(ids, None, ids).logits)
 

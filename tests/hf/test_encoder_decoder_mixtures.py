@@ -58,12 +58,15 @@ def check(folder: Path, configs: list[EncoderDecoderConfig]) -> None:
     run_lab(folder, "pairs")
     jax.config.update("jax_disable_most_optimizations", True)
     for index, (model, batch) in enumerate(zip(models, batches, strict=True)):
-        again, back = (load_pretrained(path) for path in (folder.parent / f"again-{index:02d}", folder / f"{index:02d}"))
+        again, back = (
+            load_pretrained(path) for path in (folder.parent / f"again-{index:02d}", folder / f"{index:02d}")
+        )
         for other in (again, back):
             assert isinstance(other, PretrainedEncoderDecoder)
             towers = (other.config.encoder, other.config.decoder)
             assert towers == tuple(
-                dataclasses.replace(each, padded_vocab_size=None) for each in (model.config.encoder, model.config.decoder)
+                dataclasses.replace(each, padded_vocab_size=None)
+                for each in (model.config.encoder, model.config.decoder)
             )
             assert (other.config.sharing, other.config.encoder_heads) == (model.config.sharing, ("pooler",))
         jax.tree.map(np.testing.assert_array_equal, again.params, back.params)
@@ -89,7 +92,9 @@ def test_two_towers_run_without_bertjax(tmp_path: Path, caplog: pytest.LogCaptur
     assert "bertjax's native format; transformers runs it with trust_remote_code=True" in caplog.text
     files = {path.name for path in (tmp_path / "exports" / "00").iterdir()}
     assert files >= {*native.code_files(), "generation_config.json"} and "modeling_bertjax.py" not in files
-    assert 'AutoModelForSeq2SeqLM.from_pretrained("PATH_OR_NAME", trust' in (tmp_path / "exports/00/README.md").read_text()
+    assert (
+        'AutoModelForSeq2SeqLM.from_pretrained("PATH_OR_NAME", trust' in (tmp_path / "exports/00/README.md").read_text()
+    )
 
 
 @pytest.mark.long

@@ -94,14 +94,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 # Fields that change no output of the exported classes, with the reason.
 UNREAD = {
-    "cross_attention_hidden_size": "decoders are exported in another format",
     "mem_len": "no memory between calls",
     "reuse_len": "no memory between calls",
     "initializer": "only normal draws of new heads",
     "scale_residual_init": "only normal draws of new heads",
 }
 NEVER_READ = {("global_attn_every_n_layers", 1)}
-UNDRAWN = {*UNREAD, "family", "initializer_range", *(name for name in settings_of(EncoderConfig) if "dropout" in name)}
+UNDRAWN = {*UNREAD, "cross_attention_hidden_size", "family", "initializer_range"}
+UNDRAWN |= {*(name for name in settings_of(EncoderConfig) if "dropout" in name)}
 PRIVATE = {"attention_class", "attention_settings"}  # of another package: such a folder has no code
 FIELDS = {name: each for name, each in settings_of(EncoderConfig).items() if name not in settings_of(ComputeConfig)}
 FIELDS = {name: each for name, each in FIELDS.items() if name not in PRIVATE}

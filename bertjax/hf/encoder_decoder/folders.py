@@ -102,8 +102,8 @@ def write_folder(
     """Writes a folder that `transformers` loads, and reads it back to compare.
 
     A model that no class of `config.family` can hold is written in the native format, with classes of its own that
-    `transformers` runs with `trust_remote_code=True`, and with a warning that names the reason. The folder appears under
-    its name after the comparison only. Equal parameters give equal bytes.
+    `transformers` runs with `trust_remote_code=True`, and with a warning that names the reason. The folder appears
+    under its name after the comparison only. Equal parameters give equal bytes.
 
     Args:
         folder: a new or empty folder, or with `overwrite` an earlier export.
@@ -199,9 +199,7 @@ def _generation(model: EncoderDecoderWeights, family: EncoderDecoderFamily | Non
     return {"pad_token_id": model.config.decoder.pad_token_id} | _token_ids(model, ()) | dict(model.generation)
 
 
-def _verify(
-    folder: Path, model: EncoderDecoderWeights, tensors: Tensors, family: EncoderDecoderFamily | None
-) -> None:
+def _verify(folder: Path, model: EncoderDecoderWeights, tensors: Tensors, family: EncoderDecoderFamily | None) -> None:
     """Reads a written folder and compares it with the model in memory: tensors, config, parameters, other files."""
     compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     back, config = read_weights(folder), model.config
@@ -236,7 +234,9 @@ def _model_card(model: EncoderDecoderWeights, values: dict[str, Any], limitation
     auto, tokenizer, note = "", "", ""
     if model.tokenizer_files:
         auto, tokenizer = "AutoTokenizer, ", 'tokenizer = AutoTokenizer.from_pretrained("PATH_OR_NAME")\n'
-    use = f'from transformers import {auto}{name}\n\n{tokenizer}model = {name}.from_pretrained("PATH_OR_NAME"{argument})'
+    use = (
+        f'from transformers import {auto}{name}\n\n{tokenizer}model = {name}.from_pretrained("PATH_OR_NAME"{argument})'
+    )
     if library == "bertjax":
         use, note = f'import bertjax\n\nmodel = bertjax.{name}("PATH_OR_NAME")', f"\n\nNote: {_PRIVATE}."
     elif limitation:

@@ -1,7 +1,8 @@
 """The native format of encoder-decoders, for two towers that no class of `transformers` can hold.
 
-As that of single networks (`hf/native_format.py`): a folder brings its PyTorch classes along, config.json holds the fields
-of both towers. Tensors of the encoder are named as in a folder of its own, those of the decoder begin with `decoder.`.
+As that of single networks (`hf/native_format.py`): a folder brings its PyTorch classes along, config.json holds the
+fields of both towers. Tensors of the encoder are named as in a folder of its own, those of the decoder begin with
+`decoder.`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from bertjax.models.encoder_decoder import DECODER_HEADS, shared_paths
 
 MODEL_TYPE = "bertjax-encoder-decoder"
 ARCHITECTURE = "BertjaxForConditionalGeneration"
-CODE = ("configuration", "layers", "heads", "encoder", "encoder_decoder")
 _OF_THE_FOLDER = ("architectures", "auto_map", "dtype")
 
 
@@ -29,8 +29,7 @@ def is_private(config: EncoderDecoderConfig) -> bool:
 
 def code_files() -> dict[str, bytes]:
     """Returns the contents of the modules that a folder brings along, by file name."""
-    files = native_format.code_files()
-    return {f"{name}_bertjax.py": files[f"{name}_bertjax.py"] for name in CODE}
+    return native_format.code_files("encoder_decoder")
 
 
 def render_config(config: EncoderDecoderConfig) -> dict[str, Any]:
@@ -63,7 +62,8 @@ def parse_config(values: dict[str, Any], where: str) -> EncoderDecoderConfig:
     if not all(isinstance(values.get(tower), dict) for tower in ("encoder", "decoder")):
         raise UserError(f"{where}: encoder and decoder must be objects")
     (encoder, heads), (decoder, _) = (
-        native_format.parse_config(_without_inert(values[tower]), f"{where}: {tower}") for tower in ("encoder", "decoder")
+        native_format.parse_config(_without_inert(values[tower]), f"{where}: {tower}")
+        for tower in ("encoder", "decoder")
     )
     start = values.get("decoder_start_token_id")
     return EncoderDecoderConfig(encoder, decoder, values.get("sharing", "none"), heads, "bertjax", start)
@@ -79,7 +79,7 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
     encoder = native_format.make_keymap(native_format.param_shapes(config.encoder, config.encoder_heads))
     decoder = native_format.make_keymap(native_format.param_shapes(config.decoder, DECODER_HEADS))
     complete = [*tower_entries(encoder.entries, "encoder"), *tower_entries(decoder.entries, "decoder")]
-    sizes = encoder.sizes | {letter.lower(): size for letter, size in decoder.sizes.items()}
+    sizes = {**encoder.sizes} | {letter.lower(): size for letter, size in decoder.sizes.items()}
     named = {entry.paths[0]: _name_tensor(entry) for entry in complete}
     shared = {f"decoder/{path}": f"encoder/{path}" for path in shared_paths(config)}
     ties = {

@@ -195,5 +195,3 @@ def _tower_inputs(
         return check_inputs(tower, (), *arrays, positions)
     except UserError as error:
         raise UserError(f"{prefix}{error}") from None
-
-

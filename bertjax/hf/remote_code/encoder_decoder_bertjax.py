@@ -25,7 +25,7 @@ class BertjaxForConditionalGeneration(BertjaxPreTrainedModel, GenerationMixin):
     """Predicts the tokens of a target from a source; generation runs without a cache."""
 
     config: BertjaxEncoderDecoderConfig  # type: ignore[assignment]
-    config_class = BertjaxEncoderDecoderConfig
+    config_class = BertjaxEncoderDecoderConfig  # type: ignore[assignment]
     base_model_prefix = ""
     main_input_name = "input_ids"
 
