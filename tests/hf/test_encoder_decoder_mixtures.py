@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from test_remote_code import BATCH, LENGTH, TOLERANCE, VOCAB, make_batch, mixtures, run_lab
 
 from bertjax.config.encoder_decoder import SHARINGS, EncoderDecoderConfig, as_decoder
 from bertjax.errors import UserError
@@ -19,7 +20,6 @@ from bertjax.hf.pretrained import load_pretrained
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.encoder_decoder import abstract_params
 from bertjax.parity.compare import draw_like
-from tests.hf.test_remote_code import BATCH, LENGTH, TOLERANCE, VOCAB, make_batch, mixtures, run_lab
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -28,7 +28,7 @@ TARGET = LENGTH - 3
 
 def pairs() -> list[EncoderDecoderConfig]:
     """Returns every mixture as an encoder and as a decoder, with all kinds of sharing where they fit."""
-    configs, found = mixtures(), []
+    configs, result = mixtures(), []
     for index, (encoder, decoder) in enumerate(itertools.pairwise([*configs, configs[0]])):
         encoder = encoder.replace(causal=False)
         for sharing in np.roll(SHARINGS, index).tolist():
@@ -37,9 +37,9 @@ def pairs() -> list[EncoderDecoderConfig]:
                 pair = EncoderDecoderConfig(encoder, other, sharing, ("pooler",), decoder_start_token_id=VOCAB - 1)
             except UserError:
                 continue
-            found.append(pair)
+            result.append(pair)
             break
-    return found
+    return result
 
 
 def check(folder: Path, configs: list[EncoderDecoderConfig]) -> None:
