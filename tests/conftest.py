@@ -26,7 +26,7 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tiny layers take less time than threads wait for each other
 
-SLOWEST_FIRST = ["commands", "finetuning", "objectives", "training", "hf", "models"]
+SLOWEST_FIRST = ["tests", "parity", "commands", "finetuning", "objectives", "training", "hf", "models"]
 SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]
 _HAS_BEARTYPE = importlib.util.find_spec("beartype") is not None
 

@@ -9,6 +9,7 @@ import ast
 import functools
 import importlib
 import itertools
+import os
 import random
 import re
 import shlex
@@ -401,7 +402,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[tup
     (top / "texts").mkdir()
     write_texts(top / "texts")
     environment = follow.reader_environment(top / "bin", top / "home") | {"PYTHONPATH": str(ROOT)}
-    environment |= {"XLA_FLAGS": "--xla_backend_optimization_level=0", "HF_HUB_OFFLINE": "1"}
+    environment |= {name: os.environ[name] for name in ("HF_HUB_OFFLINE", "OMP_NUM_THREADS")}
+    environment["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("--xla_force_host_platform_device_count=8", "")
     needs = {"continue": ["first-model"], "finetune": ["first-model", "continue"]}
 
     @functools.cache

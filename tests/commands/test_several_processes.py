@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -73,7 +74,7 @@ def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
             command += [f"--config.distributed.coordinator_address=127.0.0.1:{_free_port()}"]
             command += [f"--config.distributed.num_processes={count}"]
             command += [f"--config.distributed.peer_timeout={PEER_TIMEOUT}", "--config.distributed.end_timeout=20"]
-        flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+        flags = re.sub(r"(?<=device_count=)\d+", str(devices), os.environ["XLA_FLAGS"])
         cache = {"JAX_COMPILATION_CACHE_DIR": str(lab.folder / "xla-pair")}
         cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
         members = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,15 +101,17 @@ def heads_of(case: Case) -> tuple[str, ...]:
     return tuple(head for head in HEADS if head in heads)
 
 
+random_once = functools.cache(random_params)
+
+
 def load_shared(case: Case) -> Callable[[Path], PretrainedModel]:
     """Returns a loader of models that run with the heads of all classes of the case: they share a compiled program."""
     heads = heads_of(case)
 
     class Shared(PretrainedModel):
         def __call__(self, *arguments: Any, **options: Any) -> ModelOutput:
-            params = random_params(self.config, heads) | self.params
             config = dataclasses.replace(self.config, family="bertjax")  # families may share the program as well
-            out = PretrainedModel(config, params, heads)(*arguments, **options)
+            out = PretrainedModel(config, random_once(config, heads) | self.params, heads)(*arguments, **options)
             outputs = {output for output, needed in HEADS_BY_OUTPUT.items() if set(needed) <= set(self.heads)}
             outputs |= {"end_logits"} if "start_logits" in outputs else set()
             return out._replace(**{name: None for name in (*HEADS_BY_OUTPUT, "end_logits") if name not in outputs})
