@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bertjax.api.config import load_config as load_config
     from bertjax.api.models import embed as embed
     from bertjax.api.models import fill_mask as fill_mask
+    from bertjax.api.models import generate as generate
     from bertjax.api.models import load_pretrained as load_pretrained
     from bertjax.api.models import make_objective as make_objective
     from bertjax.api.models import predict as predict
@@ -31,7 +32,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "bertjax.api.config": ("continue_config", "load_config"),
-    "bertjax.api.models": ("embed", "fill_mask", "load_pretrained", "make_objective", "predict"),
+    "bertjax.api.models": ("embed", "fill_mask", "generate", "load_pretrained", "make_objective", "predict"),
     "bertjax.api.runs": ("Run", "evaluate", "export", "finetune", "open_run", "pretrain", "sweep"),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.errors": ("UserError",),

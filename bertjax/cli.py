@@ -29,6 +29,7 @@ from bertjax.commands import (
     export,
     fill_mask,
     finetune,
+    generate,
     inspect_data,
     lr_find,
     parity,
@@ -37,6 +38,7 @@ from bertjax.commands import (
     pretrain,
     pseudo_label,
     report,
+    score_choices,
     tokenizer,
 )
 from bertjax.errors import UserError, is_panic, one_line, require_path, require_text
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 COMMANDS: tuple[ModuleType, ...] = (
     *(configs, config, tokenizer, prepare, inspect_data, pretrain, finetune, lr_find),
     *(evaluate, export, report, compare),
-    *(predict, pseudo_label, fill_mask, embed, eval_sts, eval_minimal_pairs),
+    *(predict, pseudo_label, fill_mask, generate, embed, eval_sts, eval_minimal_pairs, score_choices),
     *(benchmark, compile, parity, env),
 )
 """The commands in the order of `bertjax --help`: training, runs, inference, measurement."""
@@ -111,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
-    if options.module is fill_mask:  # argparse leaves sentences after an option in `rest`
+    if hasattr(options, "sentences"):  # argparse leaves sentences after an option in `rest`
         options.sentences += [word for word in rest if not word.startswith("--")]
         rest = [word for word in rest if word.startswith("--")]
     for flag, path in vars(options).items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,8 +25,8 @@ from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.embed import EmbedOptions, override_pooling, pooling_of
+from bertjax.experiment.load import Generative, load_generative, load_model, require_batch_tokens, require_model
 from bertjax.experiment.load import batch_tokens as tokens_per_batch
-from bertjax.experiment.load import load_model, require_batch_tokens, require_model
 from bertjax.experiment.predict import (
     PredictOptions,
     first_record,
@@ -40,6 +41,7 @@ from bertjax.hf.pretrained import load_pretrained as load_folder
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import MaskPrediction, fill_masks
+from bertjax.inference.generate import TextGenerator
 from bertjax.inference.predict import Predictor, infer_task_kind
 from bertjax.inference.predict_inputs import read_inputs, read_values, to_record
 from bertjax.inference.text_files import JsonRecord
@@ -171,6 +173,43 @@ def fill_mask(model: ModelSource, texts: Sequence[str], *, top_k: int = 5) -> li
 
 
 @python_errors()
+def generate(
+    model: ModelSource | PretrainedEncoderDecoder,
+    inputs: Sequence[str],
+    *,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+    **settings: Any,
+) -> list[Any]:
+    """Returns generated texts: of sources with an encoder-decoder, continuations of prompts with a causal model.
+
+    Args:
+        model: A run, a folder, `hub:NAME`, or a loaded model.
+        inputs: The texts.
+        seed: Of samples; a sample depends on it and on the index of its text.
+        batch_tokens: Tokens per batch; fewer need less memory.
+        **settings: Settings of generation, named as in `transformers`: `max_new_tokens`, `num_beams`, `do_sample`, ...
+
+    Returns:
+        One text per input; with `num_return_sequences` above 1 lists of them.
+
+    Raises:
+        UserError: The model cannot generate, or a setting is wrong.
+    """
+    require_batch_tokens(batch_tokens)
+    if isinstance(model, PretrainedEncoderDecoder):
+        with _tokenizer_folder(model.tokenizer_files) as folder:
+            opened = Generative(model, load_tokenizer(folder))
+    elif isinstance(model, PretrainedModel):
+        opened = Generative(model, _open(model).tokenizer)
+    else:
+        opened = load_generative(require_model(os.fspath(model)))
+    generator = TextGenerator(*opened, settings, seed, tokens_per_batch(batch_tokens))
+    texts = [[each.text for each in generated] for generated in generator(_texts(inputs))]
+    return texts if generator.settings.num_return_sequences > 1 else [each[0] for each in texts]
+
+
+@python_errors()
 def embed(
     model: ModelSource,
     texts: Sequence[str],
@@ -231,18 +270,24 @@ def _open(source: ModelSource, head: str | None = None) -> _Opened:
         head: of a run with several networks, takes the first one with this head.
     """
     if isinstance(source, PretrainedModel):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            for path, content in {**source.tokenizer_files, **source.module_files}.items():
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                (folder / path).write_bytes(content)
-            if not source.tokenizer_files:
-                raise UserError("the model has no tokenizer; load it from a folder that holds one")
+        with _tokenizer_folder(source.tokenizer_files, source.module_files) as folder:
             return _Opened(source, load_tokenizer(folder), None, None, pooling_of(folder, EmbedOptions()))
     folder = require_model(os.fspath(source))
     require_one_label(folder)
     trained = trained_task(source.workdir if isinstance(source, Run) else folder)
     return _Opened(*load_model(folder, head), trained, pooling_of(folder, EmbedOptions()))
+
+
+@contextlib.contextmanager
+def _tokenizer_folder(files: Mapping[str, bytes], others: Mapping[str, bytes] | None = None) -> Iterator[Path]:
+    """Yields a folder with the tokenizer's files of a loaded model, and others."""
+    if not files:
+        raise UserError("the model has no tokenizer; load it from a folder that holds one")
+    with tempfile.TemporaryDirectory() as name:
+        for path, content in {**files, **(others or {})}.items():
+            (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(name) / path).write_bytes(content)
+        yield Path(name)
 
 
 def _predictor(opened: _Opened, options: PredictOptions, first: JsonRecord | None) -> Predictor:

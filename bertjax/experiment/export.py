@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,15 +12,13 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.model import float32_config
-from bertjax.config.task_kinds import task_settings
 from bertjax.data.sources import iter_documents
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.load import load_run
+from bertjax.experiment.load import join_towers, load_run
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
-from bertjax.hf.encoder_decoder.families import with_family
 from bertjax.hf.encoder_decoder.folders import loader
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
@@ -152,14 +149,7 @@ def _exported_model(
     """Returns the network of this name, by default the main model, an encoder-decoder with its tokenizer."""
     objective, both = exp.objective, exp.objective.encoder_decoder
     if both is not None and name is None:
-        encoder, decoder = float32_config(both.encoder), float32_config(both.decoder)
-        towers = with_family(dataclasses.replace(both, encoder=encoder, decoder=decoder))
-        ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}
-        generation = ids | {"decoder_start_token_id": both.decoder_start_token_id}
-        if objective.config.is_finetuning:
-            generation |= task_settings(exp.cfg).generation
-        files = tokenizer.huggingface_files(both.encoder.max_position_embeddings)
-        return PretrainedEncoderDecoder(towers, params, generation, files)
+        return join_towers(exp, both, params, tokenizer)
     alone = [each for each, network in objective.networks.items() if network.stands_alone]
     name = alone[0] if name is None else name
     if name not in alone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -17,12 +18,15 @@ from bertjax.checkpoint.surgery import average_params
 from bertjax.config.defaults import base_config
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig, float32_config
+from bertjax.config.task_kinds import task_settings
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
+from bertjax.hf.encoder_decoder.families import with_family
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.load import local_model
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
@@ -247,6 +251,55 @@ def load_model(folder: Path, head: str | None = None, step: int | None = None) -
     params = jax.tree.map(jnp.asarray, source.params)
     model = PretrainedModel(float32_config(source.config), params, source.heads)
     return LoadedModel(model, source.tokenizer, source.two_streams)
+
+
+class Generative(NamedTuple):
+    """A model that generates, in float32, and its tokenizer."""
+
+    model: PretrainedModel | PretrainedEncoderDecoder
+    tokenizer: Tokenizer
+
+
+def load_generative(folder: Path, step: int | None = None) -> Generative:
+    """Loads a causal model, or an encoder-decoder whole; errors are those of `load_source_model`.
+
+    Args:
+        folder, step: as in `load_source_model`.
+    """
+    folder = require_model(folder)
+    if not (folder / "checkpoints").is_dir():
+        platform.start_backend()
+        platform.enable_compile_cache(base_config())
+        return Generative(load_pretrained(folder), load_tokenizer(folder))
+    run = load_run(folder, step)
+    both = run.experiment.objective.encoder_decoder
+    if both is None:
+        return Generative(*load_model(folder, "mlm", step)[:2])
+    platform.enable_compile_cache(base_config())
+    return Generative(
+        join_towers(run.experiment, both, jax.tree.map(jnp.asarray, run.params), run.tokenizer), run.tokenizer
+    )
+
+
+def join_towers(
+    exp: build.Experiment, config: EncoderDecoderConfig, params: Params, tokenizer: Tokenizer
+) -> PretrainedEncoderDecoder:
+    """Returns the encoder-decoder of a run.
+
+    Args:
+        exp: experiment of the run.
+        config: its towers.
+        params: its parameters without padding of the vocabulary.
+        tokenizer: its tokenizer, whose special tokens texts begin and end with.
+    """
+    encoder, decoder = float32_config(config.encoder), float32_config(config.decoder)
+    towers = with_family(dataclasses.replace(config, encoder=encoder, decoder=decoder))
+    ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}
+    generation = ids | {"decoder_start_token_id": config.decoder_start_token_id}
+    if exp.objective.config.is_finetuning:
+        generation |= task_settings(exp.cfg).generation
+    files = tokenizer.huggingface_files(config.encoder.max_position_embeddings)
+    return PretrainedEncoderDecoder(towers, params, generation, files)
 
 
 def require_batch_tokens(requested: int | None) -> None:

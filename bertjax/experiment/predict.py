@@ -68,7 +68,7 @@ def predict(
     window = None if score else WINDOW
     began, count = time.monotonic(), 0
     shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
-    with ProgressBar("examples") as progress, _open_output(out) as write:
+    with ProgressBar("examples") as progress, open_output(out) as write:
         for inputs in read_inputs(predictor.config, files, gold=score, window=window):
             predictions = predictor(inputs)
             for index, record in enumerate(predictions.records):
@@ -190,7 +190,7 @@ def _input(inputs: PredictInputs, index: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _open_output(out: str) -> Iterator[Callable[[dict[str, Any]], object]]:
+def open_output(out: str) -> Iterator[Callable[[dict[str, Any]], object]]:
     """Yields a function that writes a record; a file appears when it is complete."""
     if out == STDIN:
         yield lambda record: sys.stdout.write(_line(record))

@@ -84,15 +84,15 @@ def score_texts(
     if mode == "likelihood":
         encoded = _prepend(encoded, tokenizer.cls_id)
         require_max_length(model, encoded, texts)
-        parts = _causal_parts(_require_causal(model), encoded, tokens)
+        parts = causal_parts(_require_causal(model), encoded, tokens)
     else:
         require_max_length(model, encoded, texts)
         mask_mode = choose_mask_mode(model, tokenizer.mask_id, two_streams)
         parts = _masked_parts(model, encoded, mask_mode, mode == "within-word", tokens)
-    return _sum_parts(parts, len(encoded), on_progress)
+    return sum_parts(parts, len(encoded), on_progress)
 
 
-class _Part(NamedTuple):
+class PartScores(NamedTuple):
     """Log-probabilities [B, M] of a batch, still on the device; their `weights` [B, M]; the text of each sequence."""
 
     log_probs: Array
@@ -104,7 +104,7 @@ class _Part(NamedTuple):
 
 def _masked_parts(
     model: PretrainedModel, texts: TokenizedTexts, mode: MaskMode, within_word: bool, tokens: int
-) -> Iterator[_Part]:
+) -> Iterator[PartScores]:
     """Yields the batches of sequences in which one token of a text is masked."""
     flat = np.flatnonzero(texts.words >= 0)
     owners = np.searchsorted(texts.offsets, flat, side="right") - 1
@@ -122,10 +122,10 @@ def _masked_parts(
         targets = texts.ids[flat[batch.members]][:, None]
         log_probs = masked_token_log_probs(model, inputs, masked, position.astype(np.int32), targets, mode)
         done += batch.num_real
-        yield _Part(log_probs, (np.arange(len(members)) < batch.num_real)[:, None], members, done, len(flat))
+        yield PartScores(log_probs, (np.arange(len(members)) < batch.num_real)[:, None], members, done, len(flat))
 
 
-def _causal_parts(model: PretrainedModel, texts: TokenizedTexts, tokens: int) -> Iterator[_Part]:
+def causal_parts(model: PretrainedModel, texts: TokenizedTexts, tokens: int) -> Iterator[PartScores]:
     """Yields the batches of whole texts; the position before a token predicts it."""
     done, limit = 0, max_input_length(model.config, model.heads)
     tokens = min(tokens, max(1, _MAX_SCORES // model.config.vocab_size))
@@ -137,14 +137,16 @@ def _causal_parts(model: PretrainedModel, texts: TokenizedTexts, tokens: int) ->
         masked = np.zeros(inputs.input_ids.shape, bool)
         log_probs = masked_token_log_probs(model, inputs, masked, positions, inputs.input_ids[:, 1:], None)
         done += batch.num_real
-        yield _Part(log_probs, weights, batch.members, done, len(texts))
+        yield PartScores(log_probs, weights, batch.members, done, len(texts))
 
 
-def _sum_parts(parts: Iterator[_Part], num_texts: int, on_progress: Callable[[int, int], None] | None) -> Likelihoods:
+def sum_parts(
+    parts: Iterator[PartScores], num_texts: int, on_progress: Callable[[int, int], None] | None
+) -> Likelihoods:
     """Adds up each part while the device computes the next one."""
     totals, tokens = np.zeros(num_texts), np.zeros(num_texts, np.int64)
 
-    def add(part: _Part) -> None:
+    def add(part: PartScores) -> None:
         values = np.where(part.weights, np.asarray(part.log_probs, np.float64), 0.0).sum(axis=1)
         np.add.at(totals, part.owners, values)
         np.add.at(tokens, part.owners, part.weights.sum(axis=1))
