@@ -41,7 +41,7 @@ from bertjax.hf.pretrained import load_pretrained as load_folder
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import MaskPrediction, fill_masks
-from bertjax.inference.generate import TextGenerator
+from bertjax.inference.generate import Generator
 from bertjax.inference.predict import Predictor, infer_task_kind
 from bertjax.inference.predict_inputs import read_inputs, read_values, to_record
 from bertjax.inference.text_files import JsonRecord
@@ -204,7 +204,7 @@ def generate(
         opened = Generative(model, _open(model).tokenizer)
     else:
         opened = load_generative(require_model(os.fspath(model)))
-    generator = TextGenerator(*opened, settings, seed, tokens_per_batch(batch_tokens))
+    generator = Generator(*opened, settings, seed, tokens_per_batch(batch_tokens))
     texts = [[each.text for each in generated] for generated in generator(_texts(inputs))]
     return texts if generator.settings.num_return_sequences > 1 else [each[0] for each in texts]
 

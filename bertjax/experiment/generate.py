@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_generative, require_batch_tokens
 from bertjax.experiment.predict import open_output
 from bertjax.hf.generate import generation_settings
-from bertjax.inference.generate import GeneratedText, TextGenerator, describe_search
+from bertjax.inference.generate import GeneratedText, Generator, describe_search
 from bertjax.inference.text_files import is_jsonl, read_records, read_texts
 from bertjax.io.jsonl import STDIN
 from bertjax.io.progress_bar import ProgressBar
@@ -56,7 +56,7 @@ def generate(
     first = next(records, None)
     if first is None:
         raise UserError(f"{source} holds no text")
-    generator = TextGenerator(*load_generative(folder), arguments, seed, batch_tokens(tokens))
+    generator = Generator(*load_generative(folder), arguments, seed, batch_tokens(tokens))
     records, count, began = itertools.chain([first], records), 0, time.monotonic()
     shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
     name = text_column if source is not None and is_jsonl(source) else "text"
@@ -89,7 +89,7 @@ def _records(source: str, text_column: str) -> Iterator[dict[str, Any]]:
         yield from ({"text": line} for _, line in read_texts(source))
 
 
-def _print_summary(generator: TextGenerator, count: int, took: float, out: str, shown: IO[str]) -> None:
+def _print_summary(generator: Generator, count: int, took: float, out: str, shown: IO[str]) -> None:
     total = generator.num_tokens
     where = "" if out == STDIN else f": {out}"
     print(

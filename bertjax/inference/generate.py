@@ -33,7 +33,7 @@ class GeneratedText(NamedTuple):
     ended: bool
 
 
-class TextGenerator:
+class Generator:
     """Generates texts in batches of similar length; the samples of a text depend on its index, never on the batch.
 
     Args:

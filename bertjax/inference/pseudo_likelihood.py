@@ -126,7 +126,13 @@ def _masked_parts(
 
 
 def causal_parts(model: PretrainedModel, texts: TokenizedTexts, tokens: int) -> Iterator[PartScores]:
-    """Yields the batches of whole texts; the position before a token predicts it."""
+    """Yields the batches of whole texts; the position before a token predicts it.
+
+    Args:
+        model: a causal model.
+        texts: the texts; where `words` is -1, tokens do not count.
+        tokens: token slots of a batch.
+    """
     done, limit = 0, max_input_length(model.config, model.heads)
     tokens = min(tokens, max(1, _MAX_SCORES // model.config.vocab_size))
     for batch in batch_by_length(texts.lengths, limit, tokens):
@@ -143,7 +149,13 @@ def causal_parts(model: PretrainedModel, texts: TokenizedTexts, tokens: int) -> 
 def sum_parts(
     parts: Iterator[PartScores], num_texts: int, on_progress: Callable[[int, int], None] | None
 ) -> Likelihoods:
-    """Adds up each part while the device computes the next one."""
+    """Adds up each part while the device computes the next one.
+
+    Args:
+        parts: log-probabilities by batch.
+        num_texts: n.
+        on_progress: called with the number of sequences done and their total.
+    """
     totals, tokens = np.zeros(num_texts), np.zeros(num_texts, np.int64)
 
     def add(part: PartScores) -> None:

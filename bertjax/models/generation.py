@@ -3,7 +3,8 @@
 One program per bucket of shapes: batches and lengths are padded to a few sizes, a loop on the device adds one token per
 step to every sequence, and ends when all have ended.
 
-Axes: B inputs, K sequences of an input (beams, or samples), R = B K, P tokens of a prompt, T = P + most new tokens.
+Axes: B inputs, K sequences of an input (beams, or samples), R = B K, P tokens of a prompt, M new
+tokens at most, T = P + M.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _run(params: Params, arrays: dict[str, Array], search: Search, key: Key) -> 
 
 def _search_beams(
     stepper: Stepper, tokens: Int[Array, "R T"], limits: Int[Array, "B"]
-) -> tuple[Int[Array, "B N T"], Int[Array, "B N"], Float[Array, "B N"]]:
+) -> tuple[Int[Array, "B N M"], Int[Array, "B N"], Float[Array, "B N"]]:
     settings, length = stepper.search.settings, stepper.prompt_mask.shape[1]
 
     def step(tokens: Array, added: Array, cache: KeyValues | None) -> tuple[Array, KeyValues | None]:
@@ -223,7 +224,7 @@ def make_stepper(
 
 def _sample(
     stepper: Stepper, tokens: Int[Array, "R T"], limits: Int[Array, "R"], keys: Key
-) -> tuple[Int[Array, "R T"], Int[Array, "R"], Float[Array, "R"]]:
+) -> tuple[Int[Array, "R M"], Int[Array, "R"], Float[Array, "R"]]:
     """Adds the most probable token, or one that is drawn, until all sequences have ended."""
     search, settings, length = stepper.search, stepper.search.settings, stepper.prompt_mask.shape[1]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -204,7 +205,7 @@ def test_restricted_logits_are_those_of_transformers() -> None:
         transformers.TopPLogitsWarper(0.8),
     ):
         theirs = warper(None, theirs)
-    ours = restrict_logits(logits, GenerationConfig(temperature=0.7, top_k=9, top_p=0.8, do_sample=True))
+    ours = restrict_logits(jnp.asarray(logits), GenerationConfig(temperature=0.7, top_k=9, top_p=0.8, do_sample=True))
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5)
 
 
