@@ -189,7 +189,7 @@ def _search_beams(
 
     sequences, *others = search_beams(step, tokens, stepper.start(tokens), limits, length, settings)
     sequences, lengths, scores = (each[:, : settings.num_return_sequences] for each in (sequences, *others))
-    written = jnp.arange(tokens.shape[1] - length) < lengths[:, :, None]
+    written = jnp.arange(tokens.shape[1] - length)[None, None] < lengths[:, :, None]
     return jnp.where(written, sequences[:, :, length:], stepper.search.pad_id), lengths, scores
 
 

@@ -107,11 +107,9 @@ def load(name: str, folder: Path) -> tuple[Any, Any]:
     return theirs, bertjax.load_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", ("bart", "gpt2"))
-def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    theirs, ours = load(name, tmp_path)
-    for search in ("greedy", "n-grams"):
-        assert_equal(theirs, ours, SEARCHES[search])
+@pytest.mark.parametrize(("name", "search"), [("bart", "greedy"), ("gpt2", "n-grams")])
+def test_tokens_are_those_of_transformers(name: str, search: str, tmp_path: Path) -> None:
+    assert_equal(*load(name, tmp_path), SEARCHES[search])
 
 
 @pytest.mark.long
@@ -149,10 +147,12 @@ TOWERS: dict[str, dict[str, Any]] = {
 }
 
 
+_CASES = [(name, causal) for name in TOWERS for causal in (True, False)]
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if i < 1 else pytest.mark.long) for i, n in enumerate(TOWERS)]
+    ("name", "causal"), [pytest.param(*case, marks=[pytest.mark.long] * (case != _CASES[1])) for case in _CASES]
 )
-@pytest.mark.parametrize("causal", (True, False), ids=("causal", "encoder-decoder"))
 def test_a_cache_changes_nothing(name: str, causal: bool) -> None:
     tower = dataclasses.replace(TOWER, **TOWERS[name])
     config: Any = dataclasses.replace(tower, causal=True)
