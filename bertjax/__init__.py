@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bertjax.api.models import load_pretrained as load_pretrained
     from bertjax.api.models import make_objective as make_objective
     from bertjax.api.models import predict as predict
+    from bertjax.api.models import score_choices as score_choices
     from bertjax.api.runs import Run as Run
     from bertjax.api.runs import evaluate as evaluate
     from bertjax.api.runs import export as export
@@ -32,7 +33,9 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "bertjax.api.config": ("continue_config", "load_config"),
-    "bertjax.api.models": ("embed", "fill_mask", "generate", "load_pretrained", "make_objective", "predict"),
+    "bertjax.api.models": (
+        *("embed", "fill_mask", "generate", "load_pretrained", "make_objective", "predict", "score_choices"),
+    ),
     "bertjax.api.runs": ("Run", "evaluate", "export", "finetune", "open_run", "pretrain", "sweep"),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.errors": ("UserError",),

@@ -35,6 +35,7 @@ from bertjax.experiment.predict import (
     require_one_label,
     trained_task,
 )
+from bertjax.experiment.score_choices import ChoiceResult, ChoiceTask, score_examples
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.pretrained import load_pretrained as load_folder
@@ -197,16 +198,44 @@ def generate(
         UserError: The model cannot generate, or a setting is wrong.
     """
     require_batch_tokens(batch_tokens)
-    if isinstance(model, PretrainedEncoderDecoder):
-        with _tokenizer_folder(model.tokenizer_files) as folder:
-            opened = Generative(model, load_tokenizer(folder))
-    elif isinstance(model, PretrainedModel):
-        opened = Generative(model, _open(model).tokenizer)
-    else:
-        opened = load_generative(require_model(os.fspath(model)))
-    generator = Generator(*opened, settings, seed, tokens_per_batch(batch_tokens))
+    generator = Generator(*_open_generative(model), settings, seed, tokens_per_batch(batch_tokens))
     texts = [[each.text for each in generated] for generated in generator(_texts(inputs))]
     return texts if generator.settings.num_return_sequences > 1 else [each[0] for each in texts]
+
+
+@python_errors()
+def score_choices(
+    model: ModelSource | PretrainedEncoderDecoder,
+    inputs: Sequence[Mapping[str, str]],
+    *,
+    template: str,
+    choices: Mapping[str, str],
+    labels: Sequence[str] | None = None,
+    examples: Sequence[tuple[Mapping[str, str], str]] = (),
+    norm: str = "tokens",
+    batch_tokens: int | None = None,
+) -> ChoiceResult:
+    """Scores classes by the likelihood of their words after a prompt; what `bertjax score-choices` does.
+
+    Args:
+        model: A run, a folder, `hub:NAME`, or a loaded model: a causal model or an encoder-decoder.
+        inputs: Fields of every example, by the names in the template.
+        template: Prompt with fields in braces, which ends with {choice}.
+        choices: Words of every label.
+        labels: Labels of the inputs, for metrics.
+        examples: Fields and label of examples that every prompt begins with.
+        norm: What log-likelihoods are divided by: tokens, characters or none.
+        batch_tokens: Tokens per batch; fewer need less memory.
+
+    Returns:
+        Labels, scores [n, classes], the best label of every example, and metrics where `labels` are known.
+
+    Raises:
+        UserError: The model has no likelihood, a text is too long, or the template cannot be used.
+    """
+    require_batch_tokens(batch_tokens)
+    task = ChoiceTask(template, dict(choices), norm=norm)
+    return score_examples(_open_generative(model), task, list(inputs), labels, list(examples), batch_tokens)
 
 
 @python_errors()
@@ -276,6 +305,15 @@ def _open(source: ModelSource, head: str | None = None) -> _Opened:
     require_one_label(folder)
     trained = trained_task(source.workdir if isinstance(source, Run) else folder)
     return _Opened(*load_model(folder, head), trained, pooling_of(folder, EmbedOptions()))
+
+
+def _open_generative(model: ModelSource | PretrainedEncoderDecoder) -> Generative:
+    if isinstance(model, PretrainedEncoderDecoder):
+        with _tokenizer_folder(model.tokenizer_files) as folder:
+            return Generative(model, load_tokenizer(folder))
+    if isinstance(model, PretrainedModel):
+        return Generative(model, _open(model).tokenizer)
+    return load_generative(require_model(os.fspath(model)))
 
 
 @contextlib.contextmanager
