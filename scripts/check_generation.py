@@ -2,7 +2,7 @@
 
 python scripts/check_generation.py [--inputs 200] [--classes bart marian t5 encoder-decoder]
 
-Two sequences whose scores are equal but for rounding may change their order: others with scores within 1e-4 are counted by
+Sequences whose scores are equal but for rounding may change their order: others with scores within 1e-4 are counted by
 themselves.
 """
 

@@ -57,7 +57,9 @@ def make_theirs(name: str) -> Any:
             cls(**common, **values)
         )
     elif name.startswith("t5"):
-        gated = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False} if name == "t5 v1.1" else {}
+        gated: dict[str, Any] = {}
+        if name == "t5 v1.1":
+            gated = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "initializer_factor": 1.5}
         values = common | T5 | gated | {"decoder_start_token_id": 0, "pad_token_id": 0}
         model = transformers.T5ForConditionalGeneration(transformers.T5Config(**values))
     elif name == "gpt2":
