@@ -18,6 +18,10 @@ _OBJECTIVES = {
     "distillation": "distillation:DistillationConfig",
     "contrastive": "contrastive:ContrastiveConfig",
     "mixture": "mixture:MixtureConfig",
+    "span_corruption": "denoising:SpanCorruptionConfig",
+    "infilling": "denoising:InfillingConfig",
+    "tsdae": "denoising:TsdaeConfig",
+    "retromae": "denoising:RetroMaeConfig",
     "task": "task:TaskObjectiveConfig",
 }
 

@@ -16,7 +16,7 @@ from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config
 from bertjax.config.objectives import objective_config
-from bertjax.config.objectives.base import STREAM_FORMATS
+from bertjax.config.objectives.base import STREAM_FORMATS, ObjectiveConfig
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.overrides import check_keys, load_config, set_values
 from bertjax.config.phases import list_phases
@@ -71,11 +71,8 @@ def check(cfg: ConfigDict) -> None:
 def _check_phase(cfg: ConfigDict) -> None:
     """Checks what phases may change."""
     data, model, objective, mesh = cfg.data, encoder_config(cfg), objective_config(cfg), read_group(cfg, MeshConfig)
-    if data.seq_len > model.max_position_embeddings and not objective.is_finetuning:
-        raise UserError(
-            f"data.seq_len={data.seq_len} is longer than the position table, "
-            f"model.max_position_embeddings={model.max_position_embeddings}"
-        )
+    if not objective.is_finetuning:
+        _check_lengths(cfg, objective)
     if data.example_format in ("nsp_pairs", "sop_pairs") and model.type_vocab_size == 1:
         raise UserError(
             f"data.example_format={data.example_format} has two segments, model.type_vocab_size=1: set it to 2, or to "
@@ -88,6 +85,18 @@ def _check_phase(cfg: ConfigDict) -> None:
     _check_packing(cfg)
     mesh.check_model(model)
     _check_batch_sizes(cfg, mesh.batch_shards or 1)
+
+
+def _check_lengths(cfg: ConfigDict, objective: ObjectiveConfig) -> None:
+    encoders = objective.read_encoders(cfg)
+    lengths = objective.tower_lengths(cfg.data.seq_len, read_group(cfg, DataConfig).max_examples)
+    for group, length in lengths.items():
+        limit, of_model = encoders[group].max_position_embeddings, length == cfg.data.seq_len
+        if length > limit:
+            raise UserError(
+                f"data.seq_len={cfg.data.seq_len} {'is' if of_model else f'gives {group} {length} tokens,'} longer "
+                f"than the position table, {group}.max_position_embeddings={limit}"
+            )
 
 
 def check_batches(cfg: ConfigDict, shards: int) -> None:

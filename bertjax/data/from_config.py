@@ -26,7 +26,7 @@ from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.types import Batch, Vocabulary
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LogFunction = Callable[[str], None]
 
+_SHOWN = 4  # tokens that a message names
 _TEXT_VERSION = 3
 """Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
 
@@ -122,10 +123,11 @@ def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction =
         cfg: Its config.
         say: Prints what was added.
     """
-    masks = objective_class(cfg.objective.name).needs_mask_token
-    completed = tokenizer.complete(("pad", "cls", "sep", *(("mask",) if masks else ())))
+    objective = objective_class(cfg.objective.name)
+    masks, sentinels = objective.needs_mask_token, objective.needed_sentinels(cfg)
+    completed = tokenizer.complete(("pad", "cls", "sep", *(("mask",) if masks else ())), sentinels)
     if added := completed.tokens[tokenizer.size :]:
-        say(f"{', '.join(added)} added to the tokenizer: objective.name={cfg.objective.name} needs them")
+        say(f"{comma_list(added, _SHOWN)} added to the tokenizer: objective.name={cfg.objective.name} needs them")
     return completed
 
 

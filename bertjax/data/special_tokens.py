@@ -11,6 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bertjax.errors import UserError, require_one_of
 
+SENTINEL = "<extra_id_{}>"
+"""Tokens that stand for dropped spans, numbered from 0; in T5's vocabulary the first one has the highest id."""
+
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 DECLARED = "declared"
 """Name of the family of a tokenizer whose own files declare its special tokens."""
@@ -36,10 +39,11 @@ class TokenizerFamily:
     huggingface_class: str = "PreTrainedTokenizerFast"
     sentencepiece_file: str = "spiece.model"
     file_first: tuple[str, ...] = ()  # first tokens of that file where its ids are not those of the model (fairseq)
+    sentinels: tuple[str, ...] = ()  # T5's, added after all others
 
     @property
     def special(self) -> tuple[str, ...]:
-        return self.first + self.last
+        return self.first + self.last + self.sentinels
 
 
 _BERT_ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -212,12 +216,13 @@ def declared_family(
     return TokenizerFamily(kind, (), roles, "$A:0", "$A:0 $B:0", tuple(both), token_types=False)
 
 
-def complete_family(family: TokenizerFamily, absent: Sequence[str]) -> TokenizerFamily:
+def complete_family(family: TokenizerFamily, absent: Sequence[str], sentinels: int = 0) -> TokenizerFamily:
     """Returns a family with tokens for absent roles, spelled like its others, and texts between [CLS] and [SEP].
 
     Args:
         family: A family.
         absent: Roles that it lacks and gets; afterwards it has cls and sep.
+        sentinels: Number of sentinels that it gets.
     """
     style = next(
         (form for form in ("<|{}|>", "[{}]") if any(_is_like(token, form) for token in family.special)), "<{}>"
@@ -227,7 +232,13 @@ def complete_family(family: TokenizerFamily, absent: Sequence[str]) -> Tokenizer
     last = (*family.last, *(token for token in added.values() if token not in family.special))
     single = f"{roles['cls']}:0 $A:0 {roles['sep']}:0"
     return dataclasses.replace(
-        family, roles=roles, last=last, single=single, pair=f"{single} $B:0 {roles['sep']}:0", token_types=False
+        family,
+        roles=roles,
+        last=last,
+        single=single,
+        pair=f"{single} $B:0 {roles['sep']}:0",
+        token_types=False,
+        sentinels=tuple(SENTINEL.format(number) for number in reversed(range(sentinels))),
     )
 
 

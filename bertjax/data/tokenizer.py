@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bertjax.data.special_tokens import DECLARED, ROLES, TokenizerFamily, complete_family, family_of
+from bertjax.data.special_tokens import DECLARED, ROLES, SENTINEL, TokenizerFamily, complete_family, family_of
 from bertjax.data.tokenizer_backends import Backend, SentencePieceBackend, wordpiece_backend
 from bertjax.data.word_boundaries import opens_word
 from bertjax.data.word_cache import FlatTokens
@@ -54,19 +55,24 @@ class Tokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (by_role.get(role, -1) for role in ROLES)
         self.special_ids = tuple(sorted({ids[token] for token in spec.special if token in ids}))
 
-    def complete(self, roles: Sequence[str]) -> Tokenizer:
+    def complete(self, roles: Sequence[str], sentinels: int = 0) -> Tokenizer:
         """Returns a tokenizer that has tokens for all roles (pad, cls, sep, mask), new ones after the last id.
 
         A tokenizer of no known family then also marks them as special and puts texts between [CLS] and [SEP], as
         pretraining does.
+
+        Args:
+            roles: Roles that need a token.
+            sentinels: Least number of sentinels; a tokenizer with fewer gets so many.
         """
         absent = [role for role in roles if getattr(self, f"{role}_id") < 0]
         ids = self.engine.encode("a").ids
         surrounds = ids[:1] == [self.cls_id] and ids[-1:] == [self.sep_id]
         marked = {*self.spec.roles.values()} <= {*self.backend.special}
-        if not absent and (self.family != DECLARED or (surrounds and marked)):
+        has_sentinels = len(self.sentinel_ids) >= sentinels
+        if not absent and has_sentinels and (self.family != DECLARED or (surrounds and marked)):
             return self
-        spec = complete_family(self.spec, absent)
+        spec = complete_family(self.spec, absent, 0 if has_sentinels else sentinels)
         return Tokenizer(self.backend.completed(spec), DECLARED, self.lowercase, spec)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -95,6 +101,19 @@ class Tokenizer:
         for name, content in sorted(self.files().items()):
             total.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
         return total.hexdigest()
+
+    @functools.cached_property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        """Ids of T5's sentinels <extra_id_0>, <extra_id_1>, ..., as far as the vocabulary has them."""
+        ids = {token: index for index, token in enumerate(self.tokens) if token.startswith(SENTINEL[:9])}
+        names = itertools.takewhile(ids.__contains__, map(SENTINEL.format, itertools.count()))
+        return tuple(ids[name] for name in names)
+
+    def full_stop_ids(self) -> tuple[int, ...]:
+        """Returns the ids of full stops: "." and "。", as a token of its own, also one that begins or ends a word."""
+        stops = {f"{before}{stop}" for before in ("", "##", "\u2581", "\u0120") for stop in (".", "\u3002")}
+        stops |= {"\u00e3\u0122\u0124"}  # 。 in bytes
+        return tuple(index for index, token in enumerate(self.tokens) if token in stops)
 
     def starts_word(self) -> np.ndarray:
         """Returns bool [size]: whether a token starts a word. Special tokens and Chinese characters are words.
@@ -149,13 +168,16 @@ class Tokenizer:
             special_ids=self.special_ids,
             starts_word=self.starts_word(),
             counts=np.asarray(counts, np.int64),
+            sentinel_ids=self.sentinel_ids,
+            full_stop_ids=self.full_stop_ids(),
         )
 
     def files(self) -> dict[str, bytes]:
         """The canonical files: the model itself and one line about it."""
         about = {"family": self.family, "format": 1, "kind": self.kind, "lowercase": self.lowercase}
         if self.family == DECLARED:
-            about["special_tokens"] = dataclasses.asdict(self.spec)
+            spec = dataclasses.asdict(self.spec)
+            about["special_tokens"] = spec if self.spec.sentinels else {k: spec[k] for k in spec if k != "sentinels"}
         return {
             **self.backend.files(self.spec),
             SETTINGS_FILE: json.dumps(about, sort_keys=True).encode(),

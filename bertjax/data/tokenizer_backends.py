@@ -230,7 +230,8 @@ class SentencePieceBackend:
 
     def completed(self, family: TokenizerFamily) -> SentencePieceBackend:
         """Returns the tokenizer with the tokens of all roles of `family` and its layouts of texts."""
-        absent = dict.fromkeys(token for token in family.roles.values() if token not in self.spec.tokens)
+        needed = (*family.roles.values(), *family.sentinels)
+        absent = dict.fromkeys(token for token in needed if token not in self.spec.tokens)
         return SentencePieceBackend(append_tokens(self.model, [NewToken(token) for token in absent]), family, self.fold)
 
     def files(self, family: TokenizerFamily) -> dict[str, bytes]:

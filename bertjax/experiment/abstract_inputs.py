@@ -23,8 +23,11 @@ from bertjax.types import Vocabulary, padded_vocab_size
 
 def placeholder_vocabulary(size: int) -> Vocabulary:
     """Returns a vocabulary of `size` tokens, each of which starts a word; no tokenizer is trained."""
-    ones = np.ones(size, bool)
-    return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
+    ones, sentinels = np.ones(size, bool), tuple(range(size - 1, max(4, size - 101), -1))
+    specials = 0, 1, 2, 3, 4
+    return Vocabulary(
+        size, padded_vocab_size(size), *specials, specials, ones, ones.astype(np.int64), sentinels, full_stop_ids=(5,)
+    )
 
 
 def find_vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:

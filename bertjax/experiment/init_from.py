@@ -98,7 +98,8 @@ def load_initial_weights(
     )
     match = _match_tokens(cfg, folder, source.tokenizer, tokenizer)
     params = host_copy(state.params)
-    fresh, unused, lines = set(flatten_tree(params)), [], _tables(source.config, exp.model, match, cfg.init_positions)
+    lines = _tables(source.config, exp.model, match, cfg.init_positions)
+    fresh, unused = set(flatten_tree(params)), dict[int, set[str]]()
     for name, tower in _towers(exp.objective, source).items():
         config = exp.objective.networks[name].config
         lines += architecture_changes(folder, tower.config, config, cfg.init_growth)
@@ -110,8 +111,11 @@ def load_initial_weights(
         params, filled = fill_network(exp.objective, params, name, fitted)
         fresh -= filled
         taken = set(flatten_tree(exp.objective.network_params(params, name)))
-        unused += collapse_paths(fitted, set(flatten_tree(fitted)) - taken)
-    notes = {"fresh": collapse_paths(params, fresh), "unused": list(dict.fromkeys(unused))}
+        # a decoder that starts as the encoder uses other heads of the same network
+        left = set(flatten_tree(tower.params)) - taken
+        unused[id(tower.params)] = unused.get(id(tower.params), left) & left
+    paths = set().union(*unused.values())
+    notes = {"fresh": collapse_paths(params, fresh), "unused": collapse_paths(source.params, paths)}
     print(
         "; ".join([f"weights from {folder}", *(f"{what}: {comma_list(each)}" for what, each in notes.items() if each)])
     )
@@ -122,18 +126,19 @@ def load_initial_weights(
 
 
 def _towers(objective: Objective, source: SourceModel) -> dict[str, SourceModel]:
-    """Returns the source of every network that is filled: the main one, and of an encoder-decoder also the decoder.
+    """Returns the source of every network that is filled: the main one, and a decoder that reads it.
 
     A decoder without a source of its own starts as the encoder (arXiv:1907.12461), where its layers are like those of
     the encoder, and else is fresh. It comes first: what both share is the encoder's.
     """
-    name, model = next(iter(objective.networks)), objective.encoder_decoder
-    if model is None:
+    (name, network), *others = objective.networks.items()
+    reader = next((each.config for _, each in others if not each.stands_alone), None)
+    if reader is None:
         return {name: source}
     decoder = source.decoder
     if decoder is None:
-        config = as_decoder(source.config, model.encoder)
-        if not any(_changes_weights(each) for each in differences(config, model.decoder, heads=False)):
+        config = as_decoder(source.config, network.config)
+        if not any(_changes_weights(each) for each in differences(config, reader, heads=False)):
             decoder = source._replace(config=config)
     return ({} if decoder is None else {"decoder": decoder}) | {name: source}
 

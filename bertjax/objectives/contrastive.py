@@ -88,12 +88,7 @@ class ContrastiveLearning(Objective):
 
     def _embed(self, model: Model, batch: Batch, key: Key | None) -> Float[Array, "B E D"]:
         states = model.encode(**encoder_inputs(batch), key=key).last_hidden_state
-        if self.config.pooling == "first":
-            return gather_positions(states, batch["example_positions"])
-        examples = jnp.arange(1, batch["example_positions"].shape[1] + 1)
-        current = (batch["segment_ids"][:, None, :] == examples[None, :, None]).astype(jnp.float32)
-        total = jnp.einsum("bes,bsd->bed", current, states.astype(jnp.float32))
-        return total / jnp.maximum(current.sum(-1, keepdims=True), 1.0)
+        return pool_examples(states, batch, self.config.pooling)
 
     def _project(self, projection: Params, embeddings: Float[Array, "B E D"]) -> Float[Array, "B E D"]:
         dense = dot(embeddings, projection["kernel"], self.model.compute_dtype, "float32")
@@ -108,6 +103,22 @@ class ContrastiveLearning(Objective):
         targets = batch["masked_ids"], batch["masked_weights"]
         sums = vocab_loss_sums("mlm", model.mlm_logits(states), *targets)
         return sums if train else sums | unigram_sums("mlm", self.unigram_nll, *targets)
+
+
+def pool_examples(states: Float[Array, "B S D"], batch: Batch, pooling: str) -> Float[Array, "B E D"]:
+    """Returns a vector for every example.
+
+    Args:
+        states: hidden states of the tokens.
+        batch: their batch.
+        pooling: "first", the first token, or "mean", the mean of all tokens.
+    """
+    if pooling == "first":
+        return gather_positions(states, batch["example_positions"])
+    examples = jnp.arange(1, batch["example_positions"].shape[1] + 1)
+    current = (batch["segment_ids"][:, None, :] == examples[None, :, None]).astype(jnp.float32)
+    total = jnp.einsum("bes,bsd->bed", current, states.astype(jnp.float32))
+    return total / jnp.maximum(current.sum(-1, keepdims=True), 1.0)
 
 
 def contrastive_sums(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
@@ -32,12 +32,12 @@ class SequenceToSequence(Objective):
 
     loss_name = "seq2seq"
     config: EncoderDecoderObjectiveConfig
-    encoder_decoder: EncoderDecoderConfig
 
     def __init__(self, config: EncoderDecoderObjectiveConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary):
         start = model.decoder_start_token_id
         self.start_id = vocabulary.cls_id if start is None else start
-        self.config, self.encoder_decoder = config, dataclasses.replace(model, decoder_start_token_id=self.start_id)
+        self.config, self.towers = config, dataclasses.replace(model, decoder_start_token_id=self.start_id)
+        self.encoder_decoder: EncoderDecoderConfig | None = self.towers
         self.pad_id = vocabulary.pad_id
         self.loss_weights = {self.loss_name: 1.0}
         self.networks = {
@@ -58,10 +58,10 @@ class SequenceToSequence(Objective):
         return cls(config, config.decoder.join(encoders["model"], encoders["decoder"], vocabulary), vocabulary)
 
     def init(self, key: Key) -> Params:
-        return init_params(self.encoder_decoder, key)
+        return init_params(self.towers, key)
 
     def network_params(self, params: Params, name: str) -> Params:
-        return dict(zip(self.networks, tower_params(self.encoder_decoder, params), strict=True))[name]
+        return dict(zip(self.networks, tower_params(self.towers, params), strict=True))[name]
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Adds `decoder_input_ids` and `target_weights` [B, T]."""
@@ -75,11 +75,10 @@ class SequenceToSequence(Objective):
         return {self.loss_name: batch["target_weights"].sum()}
 
     def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
-        model, dropout_key = bind(self.encoder_decoder, params), key if train else None
-        source = model.encode(**encoder_inputs(batch), key=dropout_key).last_hidden_state
+        model, dropout_key = bind(self.towers, params), key if train else None
+        encoded = model.encode(**encoder_inputs(batch), key=dropout_key).last_hidden_state
         states = model.decode(
-            source,
-            batch["segment_ids"],
+            *self.decoder_source(encoded, batch),
             batch["decoder_input_ids"],
             batch["target_segment_ids"],
             batch["target_position_ids"],
@@ -89,6 +88,17 @@ class SequenceToSequence(Objective):
         targets = batch["target_ids"], batch["target_weights"]
         sums = chunked_vocab_loss_sums(self.loss_name, model.decoder, states, *targets, self.config.smoothing)
         return sums, inputs.carry
+
+    def decoder_source(
+        self, states: Float[Array, "B S D"], batch: Batch
+    ) -> tuple[Float[Array, "B K D"], Int[Array, "B K"]]:
+        """Returns the states that the decoder attends to, and the examples that they belong to.
+
+        Args:
+            states: last hidden states of the encoder.
+            batch: the corrupted batch.
+        """
+        return states, batch["segment_ids"]
 
 
 def shift_right(

@@ -28,6 +28,8 @@ def vocabulary() -> Vocabulary:
         special_ids=(PAD, UNK, CLS, SEP, MASK),
         starts_word=starts_word,
         counts=rng.integers(0, 100, 200).astype(np.int64),
+        sentinel_ids=tuple(range(199, 183, -1)),
+        full_stop_ids=(7, 9, 30),
     )
 
 

@@ -40,6 +40,10 @@ RECIPES = [
             "distilbert",
             "minilm",
             "tinybert",
+            "t5",
+            "bart",
+            "tsdae",
+            "retromae",
             "gpt_bert mlm",
             "gpt_bert clm",
         )

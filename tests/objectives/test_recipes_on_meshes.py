@@ -25,7 +25,19 @@ from bertjax.types import Params, Vocabulary
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 # One recipe of every kind of parameter and of loss: shared groups, two networks and late positions, a convolution, a
 # memory, windows, a teacher, negatives of the whole batch. tests/training/test_step.py has BERT in the ordinary suite.
-RECIPES = ["albert", "deberta", "deberta:smoke-v2", "xlnet", "modernbert", "distilbert", "simcse"]
+RECIPES = [
+    "albert",
+    "deberta",
+    "deberta:smoke-v2",
+    "xlnet",
+    "modernbert",
+    "distilbert",
+    "t5",
+    "bart",
+    "tsdae",
+    "retromae",
+    "simcse",
+]
 
 
 def loss_and_gradients(objective: Objective, params: Params, frozen: Any, batch: Any) -> tuple[jax.Array, Params]:

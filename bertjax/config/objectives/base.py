@@ -35,10 +35,11 @@ class ObjectiveChoice(Settings, group="objective"):
     name: str = setting(
         "mlm",
         choices=Choices(OBJECTIVES),
-        help="mlm predicts masked tokens; clm "
-        "predicts the next token; plm predicts tokens in a random order (XLNet); rtd finds the tokens that a generator "
-        "replaced (ELECTRA); distillation learns from a trained model (DistilBERT, MiniLM, TinyBERT); contrastive "
-        "trains sentence embeddings (SimCSE); mixture divides every batch among several objectives (GPT-BERT); task is "
+        help="mlm predicts masked tokens; clm predicts the next token; plm predicts tokens in a random order (XLNet); "
+        "rtd finds the tokens that a generator replaced (ELECTRA); distillation learns from a trained model "
+        "(DistilBERT, MiniLM, TinyBERT); contrastive trains sentence embeddings (SimCSE); span_corruption (T5) and "
+        "infilling (BART) train an encoder-decoder to rebuild a text; tsdae and retromae train an encoder from whose "
+        "vector a text can be rebuilt; mixture divides every batch among several objectives (GPT-BERT); task is "
         "finetuning (bertjax finetune); installed packages and package.module:Class add others. With pairs of "
         "segments (data.example_format=nsp_pairs or sop_pairs), mlm, plm and rtd classify these, too.",
     )
@@ -93,6 +94,20 @@ class ObjectiveConfig(Settings):
             UserError: a value is not allowed.
         """
         return {"model": encoder_config(cfg, vocabulary)}
+
+    @classmethod
+    def needed_sentinels(cls, cfg: ConfigDict) -> int:
+        """Returns how many sentinels the tokenizer must have."""
+        return 0
+
+    def tower_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
+        """Returns the tokens per sequence that networks read, by the config groups of the networks.
+
+        Args:
+            seq_len: tokens per sequence before corruption.
+            max_examples: most examples in a sequence.
+        """
+        return {"model": seq_len}
 
     @property
     def summary(self) -> str:

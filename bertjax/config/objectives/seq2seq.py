@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from ml_collections import ConfigDict
 
@@ -26,13 +26,21 @@ class EncoderDecoderObjectiveConfig(ObjectiveConfig):
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
-        encoder_decoder_config(cfg)  # raises for a decoder that does not fit the model
-        return read_group(cfg, cls, decoder=read_group(cfg, DecoderConfig))
+        return read_group(cfg, cls, **cls._shared(cfg))
+
+    @classmethod
+    def _shared(cls, cfg: ConfigDict) -> dict[str, Any]:
+        """Returns the fields of this class; raises `UserError` for a decoder that does not fit the model."""
+        encoder_decoder_config(cfg)
+        return {"decoder": read_group(cfg, DecoderConfig)}
 
     @classmethod
     def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
         config = encoder_decoder_config(cfg, vocabulary)
         return {"model": config.encoder, "decoder": config.decoder}
+
+    def tower_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
+        return {"model": seq_len, "decoder": seq_len}
 
     @property
     def smoothing(self) -> float:

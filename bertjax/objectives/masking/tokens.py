@@ -107,6 +107,16 @@ def locate_words(tokens: Tokens, vocabulary: Vocabulary, whole: bool) -> Words:
         table = jnp.asarray(np.pad(vocabulary.starts_word, (0, vocabulary.padded_size - vocabulary.size)))
         previous = jnp.pad(tokens.candidates[:, :-1], ((0, 0), (1, 0)))
         starts = tokens.candidates & (table[tokens.ids] | ~previous | ~_continues(tokens.segments))
+    return words_from_starts(tokens, starts)
+
+
+def words_from_starts(tokens: Tokens, starts: Bool[Array, "B S"]) -> Words:
+    """Returns the words, or other parts of the text, that begin at these candidates; a part ends where another begins.
+
+    Args:
+        tokens: the tokens.
+        starts: True at the first token of every part; the first candidate of an example must be one.
+    """
     batch_size, length = starts.shape
     sequence = jnp.arange(batch_size)[:, None]
     number = jnp.cumsum(starts, axis=1, dtype=jnp.int32) - 1

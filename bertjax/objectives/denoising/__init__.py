@@ -1,0 +1,1 @@
+"""Objectives that corrupt a text and rebuild it."""

@@ -1,0 +1,69 @@
+"""TSDAE (arXiv:2104.06979): words are deleted, and a decoder rebuilds the text from the vector of what is left.
+
+As in sentence-transformers (losses/DenoisingAutoEncoderLoss.py, datasets/DenoisingAutoEncoderDataset.py): the decoder
+attends to the vector alone, has the encoder's weights (`decoder.sharing=all`), and reads the text before each token;
+words are deleted independently, and one random word stays where all would go. The encoder is what is exported.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
+from bertjax.config.objectives.denoising import TsdaeConfig
+from bertjax.objectives.base import FlopsTerm, Key, example_keys
+from bertjax.objectives.contrastive import pool_examples
+from bertjax.objectives.denoising.layout import as_target, close_gaps, drop_tokens
+from bertjax.objectives.masking.tokens import ORDER, Tokens, draw_uniform, locate_tokens, locate_words, token_keys
+from bertjax.objectives.seq2seq import SequenceToSequence
+from bertjax.types import Batch, Vocabulary
+
+
+class Tsdae(SequenceToSequence):
+    """An encoder, and for training a decoder that sees one vector of it."""
+
+    loss_name = "tsdae"
+    config: TsdaeConfig
+
+    def __init__(self, config: TsdaeConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary):
+        super().__init__(config, model, vocabulary)
+        self.encoder_decoder = None  # the encoder alone is the result
+        self.vocabulary = vocabulary
+        remaining = 1.0 - config.deletion_rate
+        self.flops_terms = (FlopsTerm(model.encoder, 0.0, remaining), FlopsTerm(model.decoder, 1.0))
+
+    def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
+        """Deletes words and adds the target: the text after its first token, which the start token stands for."""
+        keys, vocabulary = example_keys(jax.random.fold_in(key, cursor), batch), self.vocabulary
+        tokens = locate_tokens(batch, keys, vocabulary, allow_mask_special=False, allow_mask_unk=True)
+        size, predicted = tokens.ids.shape[1], (tokens.segments > 0) & (tokens.positions > 0)
+        target = as_target(*(close_gaps(predicted, size, each) for each in (tokens.ids, tokens.segments)))
+        keep = remaining_tokens(tokens, vocabulary, self.config.deletion_rate)
+        return super().corrupt({**drop_tokens(batch, keep, size, tokens.ids, vocabulary.pad_id), **target}, key, cursor)
+
+    def decoder_source(
+        self, states: Float[Array, "B S D"], batch: Batch
+    ) -> tuple[Float[Array, "B E D"], Int[Array, "B E"]]:
+        vectors = pool_examples(states, batch, self.config.pooling)
+        number = jnp.arange(1, vectors.shape[1] + 1, dtype=jnp.int32)[None, :]
+        return vectors.astype(states.dtype), jnp.where(batch["example_weights"] > 0, number, 0)
+
+
+def remaining_tokens(tokens: Tokens, vocabulary: Vocabulary, rate: float) -> Bool[Array, "B S"]:
+    """Returns False for the tokens of deleted words.
+
+    Args:
+        tokens: the tokens.
+        vocabulary: the tokenizer's vocabulary.
+        rate: probability that a word is deleted.
+    """
+    words = locate_words(tokens, vocabulary, whole=True)
+    noise = jnp.take_along_axis(draw_uniform(token_keys(tokens), ORDER), words.first, axis=1)
+    noise = jnp.where(words.size > 0, noise, -1.0)
+    num_examples = tokens.keys.shape[1]
+    sequence = jnp.arange(len(noise))[:, None]
+    highest = jnp.full((len(noise), num_examples + 1), -1.0).at[sequence, words.example].max(noise)
+    stays = (noise >= rate) | (noise == jnp.take_along_axis(highest, words.example, axis=1))
+    return ~tokens.candidates | jnp.take_along_axis(stays, words.word_of_token, axis=1)
