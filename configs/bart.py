@@ -39,7 +39,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.b2 = 0.98
     config.optimizer.bias_correction = True
     config.schedule.name = "linear"
-    config.schedule.warmup_steps = 24_000
+    config.schedule.warmup_steps = config.train.get_ref("num_steps") * 48 // 1000
     if size == "smoke":
         make_smoke(config)
         config.model.max_position_embeddings = config.data.get_ref("seq_len")

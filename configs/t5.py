@@ -41,7 +41,7 @@ def get_config(size: str = "small") -> ConfigDict:
     config.optimizer.bias_correction = True
     config.optimizer.weight_decay = 0.0
     config.schedule.name = "inverse_sqrt"
-    config.schedule.warmup_steps = 10_000
+    config.schedule.warmup_steps = (config.train.get_ref("num_steps") + 51) // 52
     if size.startswith("v1.1"):  # pretrained without dropout
         for rate in ("hidden_dropout", "attention_dropout", "activation_dropout", "output_dropout"):
             config.model[rate] = 0.0

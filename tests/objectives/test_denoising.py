@@ -289,15 +289,14 @@ def test_the_layer_of_retromae_by_hand(vocabulary: Vocabulary, pack: Callable) -
         return x @ part["kernel"] + part["bias"][None]
 
     def norm(x: jax.Array, part: dict[str, jax.Array]) -> jax.Array:
-        return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-12) * part["scale"] + part[
-            "bias"
-        ]
+        scaled = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-12)
+        return scaled * part["scale"][None] + part["bias"][None]
 
     positions = tables["position_embeddings"]["embedding"][:10]
     words = tables["word_embeddings"]["embedding"][batch["original_ids"][0]]
     types = tables["token_type_embeddings"]["embedding"][batch["token_type_ids"][0]]
     keys = norm(words + positions + types, tables["norm"]).at[0].set(states[0, 0])
-    queries, attention = states[0, :1] + positions, layer["attention"]
+    queries, attention = jnp.broadcast_to(states[0, :1], (10, 16)) + positions, layer["attention"]
     q, k, v = (
         dense(x, attention[name]).reshape(10, 2, 8)
         for name, x in {"query": queries, "key": keys, "value": keys}.items()
