@@ -153,9 +153,9 @@ def test_every_division_into_spans_is_as_likely(vocabulary: Vocabulary, many: Ca
     config, count = SpanCorruptionConfig(noise_density=0.5, mean_span=2.0, seq_len=12, num_sentinels=16), 6000
     batch = many(text(*range(10, 20)), count)
     spans = np.asarray(jit(lambda: random_spans(config, tokens_of(batch, vocabulary), vocabulary))())[:, 1:-1]
-    found = Counter(map(tuple, spans.tolist()))
-    assert len(found) == 16, "5 dropped tokens and 5 others, each as 2 spans in 4 ways"
-    assert all(sum(each) == 5 for each in found)
+    counted = Counter(map(tuple, spans.tolist()))
+    assert len(counted) == 16, "5 dropped tokens and 5 others, each as 2 spans in 4 ways"
+    assert all(sum(each) == 5 for each in counted)
 
 
 def reference_infilling(draw: np.random.Generator, length: int, rate: float, mean: float) -> list[int]:
@@ -173,9 +173,9 @@ def reference_infilling(draw: np.random.Generator, length: int, rate: float, mea
     for start, size in zip(starts, lengths, strict=True):
         for index in range(start + 1, min(start + size, length)):
             result[index] = None
-    kept = [each for each in result if each is not None]
-    total = len(kept) + inserts
-    masked, tokens = set(draw.permutation(total)[:inserts].tolist()), iter(kept)
+    remaining = [each for each in result if each is not None]
+    total = len(remaining) + inserts
+    masked, tokens = set(draw.permutation(total)[:inserts].tolist()), iter(remaining)
     return [0 if index in masked else next(tokens) for index in range(total)]
 
 
@@ -212,14 +212,14 @@ def test_infilling_has_the_statistics_of_fairseq(vocabulary: Vocabulary, many: C
     assert shares[-1] < 1e-7 < shares[-2]
 
 
-def test_the_target_is_the_text_and_sentences_change_places(vocabulary: Vocabulary, many: Callable) -> None:
+def test_the_target_is_the_text_and_sentences_are_permuted(vocabulary: Vocabulary, many: Callable) -> None:
     sentences = [(10, STOP), (11, 12, STOP, STOP), (13, 14, 15)]  # of two the second opens a sentence
     parts = [(10, STOP), (11, 12, STOP), (STOP, 13, 14, 15)]
     batch = many(text(*itertools.chain(*sentences)), 2400)
     result = np.asarray(jit(lambda: permute_sentences(tokens_of(batch, vocabulary), vocabulary))())
-    found = Counter(map(tuple, result.tolist()))
+    counted = Counter(map(tuple, result.tolist()))
     orders = {(CLS, *itertools.chain(*order), SEP) for order in itertools.permutations(parts)}
-    assert set(found) == orders and max(found.values()) < 1.2 * 2400 / len(orders)
+    assert set(counted) == orders and max(counted.values()) < 1.2 * 2400 / len(orders)
     model = EncoderDecoderConfig.symmetric(TOWER, decoder_start_token_id=SEP)
     batch = Infilling(InfillingConfig(), model, vocabulary).corrupt(batch, jax.random.key(0), ZERO)
     assert examples_of(batch, "target")[0] == text(*itertools.chain(*sentences)).tolist()
@@ -302,8 +302,8 @@ def test_the_layer_of_retromae_by_hand(vocabulary: Vocabulary, pack: Callable) -
         for name, x in {"query": queries, "key": keys, "value": keys}.items()
     )
     scores = jnp.einsum("qnh,knh->nqk", q, k) / np.sqrt(8.0)
-    seen = visible_tokens(batch, vocabulary, 0.5)[0]
-    mixed = jnp.einsum("nqk,knh->qnh", jax.nn.softmax(jnp.where(seen[None], scores, -1e30)), v).reshape(10, 16)
+    visible = visible_tokens(batch, vocabulary, 0.5)[0]
+    mixed = jnp.einsum("nqk,knh->qnh", jax.nn.softmax(jnp.where(visible[None], scores, -1e30)), v).reshape(10, 16)
     hidden = norm(queries + dense(mixed, attention["output"]), attention["norm"])
     block = layer["feed_forward"]
     inner = jax.nn.gelu(dense(hidden, block["intermediate"]), approximate=False)

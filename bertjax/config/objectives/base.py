@@ -39,7 +39,7 @@ class ObjectiveChoice(Settings, group="objective"):
         "rtd finds the tokens that a generator replaced (ELECTRA); distillation learns from a trained model "
         "(DistilBERT, MiniLM, TinyBERT); contrastive trains sentence embeddings (SimCSE); span_corruption (T5) and "
         "infilling (BART) train an encoder-decoder to rebuild a text; tsdae and retromae train an encoder from whose "
-        "vector a text can be rebuilt; mixture divides every batch among several objectives (GPT-BERT); task is "
+        "embedding texts can be rebuilt; mixture divides every batch among several objectives (GPT-BERT); task is "
         "finetuning (bertjax finetune); installed packages and package.module:Class add others. With pairs of "
         "segments (data.example_format=nsp_pairs or sop_pairs), mlm, plm and rtd classify these, too.",
     )

@@ -74,10 +74,10 @@ class SpanCorruptionConfig(EncoderDecoderObjectiveConfig, group="objective.span_
         noise, spans = self.spans(lengths)
         bounds = []
         for sizes in (lengths - noise + spans + _SPECIALS, noise + spans + 1):
-            # With E examples the sum of sizes is at most slope x tokens + E x intercept.
-            slope = float(sizes[-1] - sizes[0]) / lengths[-1]
-            intercept = float((sizes - slope * lengths).max())
-            packed = slope * (seq_len - _SPECIALS * max_examples) + intercept * max_examples
+            # With E examples the sum of sizes is at most per_token x tokens + E x intercept.
+            per_token = float(sizes[-1] - sizes[0]) / lengths[-1]
+            intercept = float((sizes - per_token * lengths).max())
+            packed = per_token * (seq_len - _SPECIALS * max_examples) + intercept * max_examples
             bounds.append(int(sizes.max()) if max_examples == 1 else int(np.floor(packed + 1e-6)))
         return {"model": min(bounds[0], seq_len), "decoder": bounds[1]}
 

@@ -121,13 +121,13 @@ def fill_in(
     last = base + lookup_by_example(total, words.example) - 1
     reach = jax.lax.cummax(jnp.where(lengths > 0, jnp.minimum(index + lengths - 1, last), -1), axis=1)
     covered = jnp.pad(reach[:, :-1], ((0, 0), (1, 0)), constant_values=-1) >= index
-    kept = is_text & ~covered
+    remains = is_text & ~covered
     text = jnp.where(lengths > 0, vocabulary.mask_id, text)
-    number = count_in_example(kept, words.example)
+    number = count_in_example(remains, words.example)
     examples = jnp.arange(total.shape[1])[None, None, :]
-    remaining = ((words.example[:, :, None] == examples) & kept[:, :, None]).sum(axis=1, dtype=jnp.int32)
+    remaining = ((words.example[:, :, None] == examples) & remains[:, :, None]).sum(axis=1, dtype=jnp.int32)
     inserts = jnp.minimum(inserts, total - remaining)
-    return _insert(tokens, words, insert_noise, kept, number, text, remaining, inserts, base, vocabulary)
+    return _insert(tokens, words, insert_noise, remains, number, text, remaining, inserts, base, vocabulary)
 
 
 def draw_lengths(
@@ -168,7 +168,7 @@ def _insert(
     tokens: Tokens,
     words: Words,
     noise: Array,
-    kept: Bool[Array, "B S"],
+    remains: Bool[Array, "B S"],
     number: Int[Array, "B S"],
     text: Int[Array, "B S"],
     remaining: Int[Array, "B E"],
@@ -183,7 +183,7 @@ def _insert(
     slots = words._replace(size=is_slot.astype(jnp.int32), example=jnp.where(is_slot, words.example, inserts.shape[1]))
     inserted = select_in_random_order(slots, noise, slots.size, inserts, passes=1)
     sequence, end = jnp.arange(len(text))[:, None], text.shape[1]
-    moved = jnp.zeros_like(text).at[sequence, jnp.where(kept, base + number - 1, end)].set(text, mode="drop")
+    moved = jnp.zeros_like(text).at[sequence, jnp.where(remains, base + number - 1, end)].set(text, mode="drop")
     source = base + count_in_example(is_slot & ~inserted, words.example) - 1
     filled = jnp.take_along_axis(moved, jnp.clip(source, 0, end - 1), axis=1)
     filled = jnp.where(inserted, vocabulary.mask_id, filled)
