@@ -1,4 +1,4 @@
-"""The protocols of the five extensions, and functions that most of them need.
+"""The protocols of the six extensions, and functions that most of them need.
 
 `docs/extending.md` explains them. A name is imported when it is first used, so that a module that only declares an
 extension (a subclass of a `...Config` or of `TaskKind`, a `SourceKind`) loads no jax.
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from bertjax.errors import UserError as UserError
     from bertjax.finetuning.methods import EvalResult as EvalResult
     from bertjax.finetuning.methods import TaskMethods as TaskMethods
+    from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily as EncoderDecoderFamily
+    from bertjax.hf.encoder_decoder.family import tower_entries as tower_entries
+    from bertjax.hf.encoder_decoder.family import tower_sizes as tower_sizes
     from bertjax.hf.keymap import Entry as Entry
     from bertjax.hf.keymap import KeyMap as KeyMap
     from bertjax.hf.keymaps.family import Family as Family
@@ -50,6 +53,7 @@ _NAMES = {
     "config.task": "TaskConfig TaskKind",
     "errors": "UserError",
     "finetuning.methods": "EvalResult TaskMethods",
+    "hf.encoder_decoder.family": "EncoderDecoderFamily tower_entries tower_sizes",
     "hf.keymap": "Entry KeyMap",
     "hf.keymaps.family": "Family",
     "models.attention": "Attention dot_product_scores",

@@ -56,6 +56,25 @@ FAMILIES: Registry[Any] = Registry(
     classes=False,
 )
 
+ENCODER_DECODERS: Registry[Any] = Registry(
+    "the family of an encoder-decoder",
+    "bertjax.encoder_decoders",
+    {
+        name: f"bertjax.hf.encoder_decoder.{path}"
+        for name, path in {
+            "bart": "bart:BART",
+            "marian": "bart:MARIAN",
+            "t5": "t5:T5",
+            "encoder-decoder": "two_towers:TWO_TOWERS",
+            "mbart": "bart:MBART",
+            "pegasus": "bart:PEGASUS",
+            "mt5": "t5:MT5",
+        }.items()
+    },
+    base="bertjax.hf.encoder_decoder.family:EncoderDecoderFamily",
+    classes=False,
+)
+
 TASK_KINDS: Registry[Any] = Registry(
     "task.kind",
     "bertjax.tasks",

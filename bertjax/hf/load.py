@@ -15,7 +15,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.hf import native_format, sidecar_files
 from bertjax.hf.encoder_decoder import native
-from bertjax.hf.encoder_decoder.families import MODEL_TYPES
+from bertjax.hf.encoder_decoder.families import find_family as find_encoder_decoder
 from bertjax.hf.generate import read_generation
 from bertjax.hf.keymap import tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
@@ -115,7 +115,8 @@ def local_model(name: str | os.PathLike[str]) -> Path:
 
 def is_encoder_decoder(values: dict[str, Any]) -> bool:
     """Returns whether a config.json is that of an encoder with a decoder."""
-    return values.get("model_type") in MODEL_TYPES
+    kind = str(values.get("model_type"))
+    return kind == native.MODEL_TYPE or find_encoder_decoder(kind) is not None
 
 
 def _require_family(values: dict[str, Any], where: str, folder: Path) -> Family | None:

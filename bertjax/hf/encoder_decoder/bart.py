@@ -1,7 +1,8 @@
-"""BART and Marian under Hugging Face's names (transformers: models/bart, models/marian): one layout of tensors.
+"""BART, mBART, Marian and Pegasus under Hugging Face's names (transformers: models/bart): one layout of tensors.
 
 BART has learned positions after two unused rows and a norm of the embeddings; Marian has sinusoids and no norm, and may
-have two vocabularies. `final_logits_bias`, a buffer there, is the bias of the output here, and is trained.
+have two vocabularies. mBART (arXiv:2001.08210) and Pegasus (arXiv:1912.08777) are their pre-norm forms.
+`final_logits_bias`, a buffer there, is the bias of the output here, and is trained.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, tower_entries, tower_sizes
-from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps.family import (
     Activation,
     ConfigJson,
@@ -25,6 +29,7 @@ from bertjax.hf.keymaps.family import (
     render_fields,
     table,
 )
+from bertjax.models.rope import sinusoids
 
 _SHARED: Fields = {
     "vocab_size": ("vocab_size", 50265, int),
@@ -49,6 +54,7 @@ _STRUCTURE: Values = {
 _BART: Values = _STRUCTURE | {"position_offset": 2}
 _MARIAN: Values = _STRUCTURE | {"position_embedding": "sinusoidal", "embedding_norm": "none"}
 _MARIAN_FIELDS = change_defaults(_SHARED, vocab_size=58101, pad_token_id=58100)
+_PRE_NORM: Values = {"norm_placement": "pre"}
 _INERT = """
 add_bias_logits add_final_layer_norm attention_bias classif_dropout classifier_dropout decoder_layerdrop
 encoder_layerdrop extra_pos_embeddings force_bos_token_to_be_generated gradient_checkpointing num_hidden_layers
@@ -65,11 +71,13 @@ def _tower_fields(tower: str) -> Fields:
 
 
 def _parse_towers(values: ConfigJson, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
+    pre_norm, embedding_norm = "norm_placement" in structure, "embedding_norm" not in structure
+    order = f"norms {'precede' if pre_norm else 'follow'} the blocks"
     for key, allowed, reason in (
-        ("normalize_before", (False,), "norms follow the blocks"),
-        ("add_final_layer_norm", (False,), "norms follow the blocks"),
+        ("normalize_before", (pre_norm,), order),
+        ("add_final_layer_norm", (pre_norm,), order),
         ("tie_word_embeddings", (True, None), "the output table is the decoder's word table"),
-        ("normalize_embedding", ("position_offset" in structure,), "the embeddings of this class decide it"),
+        ("normalize_embedding", (embedding_norm,), "the embeddings of this class decide it"),
     ):
         refuse(values, where, key, allowed, reason)
     common = structure | parse_fields(values, shared, where)
@@ -125,6 +133,7 @@ def _entries(config: EncoderConfig, tower: str, table_name: str) -> tuple[Entry,
         *linear(f"{param}/feed_forward/intermediate", f"{tensor}.fc1", "D F"),
         *linear(f"{param}/feed_forward/output", f"{tensor}.fc2", "F D"),
         *norm(f"{param}/feed_forward/norm", f"{tensor}.final_layer_norm", config),
+        *(norm("encoder/norm", f"model.{tower}.layer_norm", config) if config.norm_placement == "pre" else ()),
     )
 
 
@@ -170,4 +179,27 @@ MARIAN = EncoderDecoderFamily(
     render=_render_marian,
     make_keymap=make_keymap,
     inert_keys=_INERT,
+)
+MBART = dataclasses.replace(
+    BART,
+    name="mbart",
+    architecture="MBartForConditionalGeneration",
+    parse=lambda values, where: _parse_towers(values, _SHARED, _BART | _PRE_NORM, where),
+)
+
+
+def _sinusoids(config: EncoderDecoderConfig) -> Tensors:
+    """Returns the position tables, which files of Pegasus hold."""
+    positions = jnp.arange(config.encoder.max_position_embeddings)
+    tables = np.asarray(sinusoids(positions, config.encoder.hidden_size), np.float32)
+    return {f"model.{tower}.embed_positions.weight": tables for tower in ("encoder", "decoder")}
+
+
+_PEGASUS_FIELDS = change_defaults(_SHARED, pad_token_id=0)
+PEGASUS = dataclasses.replace(
+    BART,
+    name="pegasus",
+    architecture="PegasusForConditionalGeneration",
+    parse=lambda values, where: _parse_towers(values, _PEGASUS_FIELDS, _MARIAN | _PRE_NORM, where),
+    constants=_sinusoids,
 )

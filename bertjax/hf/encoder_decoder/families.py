@@ -1,4 +1,4 @@
-"""The families of encoder-decoders that can be loaded and saved."""
+"""The families of encoder-decoders; `bertjax.config.extensions.ENCODER_DECODERS` names them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import dataclasses
 import re
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
-from bertjax.hf.encoder_decoder import native
-from bertjax.hf.encoder_decoder.bart import BART, MARIAN
+from bertjax.config.extensions import ENCODER_DECODERS as FAMILIES
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily
-from bertjax.hf.encoder_decoder.t5 import T5
-from bertjax.hf.encoder_decoder.two_towers import TWO_TOWERS
 
-FAMILIES: dict[str, EncoderDecoderFamily] = {family.name: family for family in (BART, MARIAN, T5, TWO_TOWERS)}
-"""By `EncoderDecoderConfig.family`, which is also the `model_type` of config.json."""
-MODEL_TYPES = (*FAMILIES, native.MODEL_TYPE)
+_NONE = ("auto", "bertjax")
+
+
+def find_family(model_type: str) -> EncoderDecoderFamily | None:
+    """Returns the family with this `model_type` in its config.json, if there is one."""
+    return next((family for family in FAMILIES.usable() if family.name == model_type), None)
+
+
+def family_of(config: EncoderDecoderConfig) -> EncoderDecoderFamily | None:
+    """Returns the family that a model names, None for the native format."""
+    return None if config.family in _NONE else FAMILIES[config.family]
 
 
 def with_family(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Returns the model with the family of its export: of `auto` the first that holds it, else one that nearly does."""
     if config.family != "auto":
         return config
-    limits = {name: family.limitation(config) for name, family in FAMILIES.items()}
+    limits = {family.name: family.limitation(config) for family in FAMILIES.usable()}
     near = [name for name, limit in limits.items() if _DIFFERING.fullmatch(limit)]
     return dataclasses.replace(config, family=min(near, key=lambda name: len(limits[name]), default="bertjax"))
 

@@ -12,7 +12,7 @@ from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.hf.export_plan import differing_fields
-from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps.family import INERT_KEYS, ConfigJson, axis_sizes
 from bertjax.models.encoder_decoder import DECODER_HEADS
 
@@ -50,6 +50,7 @@ class EncoderDecoderFamily:
         make_keymap: returns the names of the parameters of a config.
         inert_keys: keys that change nothing, separated by spaces.
         counts_padding: True where positions count padding as well.
+        constants: returns tensors that files of the class hold although nothing is trained in them.
     """
 
     name: str
@@ -59,6 +60,7 @@ class EncoderDecoderFamily:
     make_keymap: Callable[[EncoderDecoderConfig], KeyMap]
     inert_keys: str = ""
     counts_padding: bool = True
+    constants: Callable[[EncoderDecoderConfig], Tensors] = lambda config: {}
 
     def parse_config(self, values: Values, where: str) -> EncoderDecoderConfig:
         """Converts a config.json; names keys that bertjax does not know in a warning.

@@ -17,7 +17,7 @@ from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import float32_config
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder import native
-from bertjax.hf.encoder_decoder.families import FAMILIES
+from bertjax.hf.encoder_decoder.families import family_of, find_family
 from bertjax.hf.encoder_decoder.family import GENERATION_KEYS, TOKEN_IDS, EncoderDecoderFamily
 from bertjax.hf.generate import generation_file, read_generation
 from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors, tensors_to_params
@@ -70,7 +70,7 @@ def read_weights(folder: str | os.PathLike[str]) -> EncoderDecoderWeights:
     """
     folder = local_model(folder)
     values, architecture = read_config_json(folder)
-    where, family = f"{folder / CONFIG}", FAMILIES.get(values["model_type"])
+    where, family = f"{folder / CONFIG}", find_family(values["model_type"])
     if family is None:
         config = native.parse_config(values, where)
     else:
@@ -120,7 +120,7 @@ def write_folder(
     folder, config = Path(folder).absolute(), unpadded(model.config)
     require_free(folder, overwrite)
     limitation, files = _limitation(config), dict(model.tokenizer_files)
-    family = None if limitation else FAMILIES[config.family]
+    family = None if limitation else family_of(config)
     params = round_params(_without_padding(model.params, config), dtype)
     if limitation:
         private = native.is_private(config)
@@ -155,7 +155,7 @@ def _with_defaults(keymap: KeyMap, tensors: Tensors) -> Tensors:
 
 def _limitation(config: EncoderDecoderConfig) -> str:
     """Returns why no class of `transformers` holds the model; "" if one does."""
-    family = FAMILIES.get(config.family)
+    family = family_of(config)
     return "its classes are unlike these towers" if family is None else family.limitation(config)
 
 
@@ -163,6 +163,7 @@ def _to_tensors(config: EncoderDecoderConfig, params: Params, family: EncoderDec
     """Returns all tensors of a file; layers that towers share are written twice for classes that do not share them."""
     keymap = native.make_keymap(config) if family is None else family.make_keymap(config)
     tensors = params_to_tensors(keymap, params, float32_config(config.encoder), ())
+    tensors |= {} if family is None else family.constants(config)
     if family is None or config.sharing != "all":
         return tensors
     return tensors | {

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.encoder_decoder.families import FAMILIES
+from bertjax.hf.encoder_decoder.families import family_of
 from bertjax.hf.encoder_decoder.folders import EncoderDecoderWeights, read_weights, write_folder
 from bertjax.hf.generate import generate_ids, generation_settings
 from bertjax.hf.inputs import Inputs, check_inputs, max_input_length
@@ -188,7 +188,7 @@ def _tower_inputs(
     limit, shape, positions = max_input_length(tower), np.shape(arrays[0]), None
     if len(shape) == 2 and limit is not None and shape[1] > limit:
         raise UserError(f"{prefix}input_ids have {shape[1]} tokens; the model has {limit} positions")
-    family = FAMILIES.get(config.family)
+    family = family_of(config)
     if len(shape) == 2 and (family is None or family.counts_padding):
         positions = np.broadcast_to(np.arange(shape[1]) + tower.position_offset, shape)
     try:

@@ -1,10 +1,13 @@
-"""T5 under Hugging Face's names (transformers: models/t5/modeling_t5.py), v1.0 and v1.1.
+"""T5 and mT5 under Hugging Face's names (transformers: models/t5/modeling_t5.py, models/mt5), v1.0 and v1.1.
 
 In v1.1 hidden states are scored as they are, and against a table of their own. `transformers` 5 writes
 `tie_word_embeddings` = true for both versions, and tells them apart by `scale_decoder_outputs`.
+mT5 (arXiv:2010.11934) is v1.1.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
@@ -16,6 +19,7 @@ from bertjax.hf.keymaps.family import (
     ACTIVATIONS,
     ConfigJson,
     Fields,
+    change_defaults,
     linear,
     norm,
     parse_fields,
@@ -42,14 +46,18 @@ _STRUCTURE = {
 }
 
 
-def _parse(values: ConfigJson, where: str) -> EncoderDecoderConfig:
-    projection = values.get("feed_forward_proj", "relu")
+_MT5_FIELDS = change_defaults(_FIELDS, vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6)
+
+
+def _parse(values: ConfigJson, where: str, shared: Fields = _FIELDS) -> EncoderDecoderConfig:
+    projection = values.get("feed_forward_proj", "relu" if shared is _FIELDS else "gated-gelu")
     gate, _, act = projection.rpartition("-") if isinstance(projection, str) else ("", "", "")
     refuse({"feed_forward_proj": act}, where, "feed_forward_proj", tuple(ACTIVATIONS), f"it is {projection!r}")
     if gate not in ("", "gated"):
         raise UserError(f"{where}: feed_forward_proj = {projection!r} is not supported: gated-gelu and the like are")
-    fields = parse_fields(values, _FIELDS, where)
+    fields = parse_fields(values, shared, where)
     scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True) is not False) is True
+    scaled = scaled and shared is _FIELDS
     common = _STRUCTURE | fields
     common |= {
         "feed_forward": "glu" if gate else "dense",
@@ -133,4 +141,10 @@ T5 = EncoderDecoderFamily(
     render=_render,
     make_keymap=make_keymap,
     inert_keys="classifier_dropout initializer_factor n_positions output_past dense_act_fn is_gated_act",
+)
+MT5 = dataclasses.replace(
+    T5,
+    name="mt5",
+    architecture="MT5ForConditionalGeneration",
+    parse=lambda values, where: _parse(values, where, _MT5_FIELDS),
 )

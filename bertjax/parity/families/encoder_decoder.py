@@ -1,4 +1,4 @@
-"""Encoder-decoders: BART, Marian, T5 of both versions, and `EncoderDecoderModel` of BERT and RoBERTa towers."""
+"""Encoder-decoders: (m)BART, Pegasus, Marian, T5 of both versions, mT5, and `EncoderDecoderModel` of two families."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ def _pair(model_type: str, **others: Any) -> dict[str, Any]:
 CASES = (
     Case("bart", "other heads and widths in the decoder, scaled embeddings", "BartConfig",
          _TOWERS | dict(scale_embedding=True), ("BartForConditionalGeneration",)),
+    Case("mbart", "pre-norm, other heads and widths in the decoder", "MBartConfig",
+         _TOWERS | dict(decoder_start_token_id=2), ("MBartForConditionalGeneration",)),
+    Case("pegasus", "pre-norm, sinusoids, ReLU, scaled embeddings", "PegasusConfig",
+         _TOWERS | dict(activation_function="relu", scale_embedding=True), ("PegasusForConditionalGeneration",)),
     Case("marian", "swish, one vocabulary", "MarianConfig",
          _TOWERS | dict(activation_function="swish", pad_token_id=82, decoder_start_token_id=82),
          ("MarianMTModel",)),
@@ -59,6 +63,8 @@ CASES = (
     Case("t5", "v1.1: gated GELU, a table of the output", "T5Config",
          _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, initializer_factor=0.3),
          ("T5ForConditionalGeneration",), unwritten=("tie_word_embeddings",)),
+    Case("mt5", "gated SiLU", "MT5Config", _T5 | dict(feed_forward_proj="gated-silu"),
+         ("MT5ForConditionalGeneration",), unwritten=("tie_word_embeddings",)),
     Case("encoder-decoder", "BERT towers, a deeper decoder with a smaller vocabulary", "EncoderDecoderConfig",
          _pair("bert", vocab_size=71), ("EncoderDecoderModel",)),
     Case("encoder-decoder", "RoBERTa towers", "EncoderDecoderConfig", _pair("roberta", pad_token_id=0),
