@@ -1,4 +1,4 @@
-"""The five examples: found by their entry points, trained, resumed, exported and loaded."""
+"""The six examples: found by their entry points, trained, resumed, exported and loaded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from extras_lab import Extras
 
 import bertjax
 from bertjax.cli import main
-from bertjax.config.extensions import ATTENTION, FAMILIES, OBJECTIVES, SOURCES, TASK_KINDS
+from bertjax.config.extensions import ATTENTION, ENCODER_DECODERS, FAMILIES, OBJECTIVES, SOURCES, TASK_KINDS
 from bertjax.config.model import EncoderConfig
 from bertjax.config.overrides import apply_overrides, from_json, load_config, to_json
 from bertjax.errors import UserError
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.models.model import abstract_params
 from bertjax.training.flops import flops_per_token
 from bertjax.training.sharding import make_mesh, state_shardings
@@ -42,8 +43,8 @@ def pretrained(extras: Extras, runs: dict[str, Path]) -> Path:
 
 def test_names_are_listed_with_those_of_bertjax(extras: Extras, capsys: pytest.CaptureFixture[str]) -> None:
     for registry, name in zip(
-        (OBJECTIVES, ATTENTION, FAMILIES, TASK_KINDS, SOURCES),
-        ("rts", "alibi", "rembert", "multilabel", "sqlite"),
+        (OBJECTIVES, ATTENTION, FAMILIES, ENCODER_DECODERS, TASK_KINDS, SOURCES),
+        ("rts", "alibi", "rembert", "blenderbot", "multilabel", "sqlite"),
         strict=True,
     ):
         assert [each for each in registry if registry.is_extension(each)] == [name]
@@ -197,4 +198,23 @@ def test_a_family_is_loaded_and_saved_as_transformers_has_it(extras: Extras, tmp
     with torch.no_grad():
         expected, returned = (model(torch.tensor(ids)).logits.numpy() for model in (theirs, again))
     np.testing.assert_allclose(ours(ids).logits, expected, atol=2e-5)
+    np.testing.assert_array_equal(returned, expected)
+
+
+def test_an_encoder_decoder_of_another_package_is_loaded_and_saved(extras: Extras, tmp_path: Path) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    sizes = dict(vocab_size=50, d_model=24, max_position_embeddings=16, encoder_layers=1, decoder_layers=2)
+    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+    sizes |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20)
+    theirs = transformers.BlenderbotForConditionalGeneration(transformers.BlenderbotConfig(**sizes)).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = bertjax.load_pretrained(tmp_path / "theirs")
+    assert isinstance(ours, PretrainedEncoderDecoder) and ours.config.family == "blenderbot"
+    ours.save_pretrained(tmp_path / "ours")
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    ids = np.random.default_rng(0).integers(3, 50, (2, 9))
+    with torch.no_grad():
+        logits = (each(torch.tensor(ids), decoder_input_ids=torch.tensor(ids)).logits for each in (theirs, again))
+        expected, returned = (each.numpy() for each in logits)
+    np.testing.assert_allclose(ours(ids, None, ids).logits, expected, atol=2e-5)
     np.testing.assert_array_equal(returned, expected)

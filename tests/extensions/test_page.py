@@ -15,12 +15,21 @@ PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding=
 def test_snippets_are_code_of_the_examples() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in [EXTRAS / "pyproject.toml", *EXTRAS.rglob("*.py")])
     snippets = re.findall(r"```(?:python|toml)\n(.*?)```", PAGE, re.DOTALL)
-    assert len(snippets) == 6
+    assert len(snippets) == 7
     for snippet in snippets:
         assert [line for line in snippet.splitlines() if line not in code] == []
 
 
 def test_every_public_name_can_be_imported() -> None:
     assert [name for name in bertjax.extensions.__all__ if getattr(bertjax.extensions, name) is None] == []
-    for name in ("ObjectiveConfig", "AttentionConfig", "Family", "TaskKind", "SourceKind", "TaskMethods", "Attention"):
+    for name in (
+        "ObjectiveConfig",
+        "AttentionConfig",
+        "Family",
+        "EncoderDecoderFamily",
+        "TaskKind",
+        "SourceKind",
+        "TaskMethods",
+        "Attention",
+    ):
         assert name in bertjax.extensions.__all__ and f"`{name}`" in PAGE

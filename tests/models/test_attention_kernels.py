@@ -79,18 +79,20 @@ def test_splash_runs_on_the_shards_of_a_mesh() -> None:
         assert np.abs(mine - plain).max() <= 1e-6
 
 
-def lowered(implementation: str, platform: str, window: int, causal: bool) -> str:
+def lowered(implementation: str, platform: str, window: int, causal: bool, keys: int | None = None) -> str:
+    """Returns the program of gradients for a platform; with `keys` that of cross-attention to so many tokens."""
     config = with_implementation(NARROW, implementation)
 
-    def loss(q: jax.Array, ids: jax.Array) -> jax.Array:
-        return (
-            dot_product_attention(q, q, q, AttentionContext(ids, window, causal), config, None)
-            .astype(jnp.float32)
-            .sum()
-        )
+    def loss(q: jax.Array, ids: jax.Array, k: jax.Array, key_ids: jax.Array) -> jax.Array:
+        k, key_ids = (q, None) if keys is None else (k, key_ids)
+        context = AttentionContext(ids, window, causal, key_segment_ids=key_ids)
+        return dot_product_attention(q, k, k, context, config, None).astype(jnp.float32).sum()
 
-    q, ids = jax.ShapeDtypeStruct((2, 256, 2, 64), jnp.float32), jax.ShapeDtypeStruct((2, 256), jnp.int32)
-    return jax.jit(jax.grad(loss)).trace(q, ids).lower(lowering_platforms=(platform,)).as_text()
+    def shapes(length: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+        return jax.ShapeDtypeStruct((2, length, 2, 64), jnp.float32), jax.ShapeDtypeStruct((2, length), jnp.int32)
+
+    program = jax.jit(jax.grad(loss)).trace(*shapes(256), *shapes(keys or 256))
+    return program.lower(lowering_platforms=(platform,)).as_text()
 
 
 @pytest.mark.parametrize(("window", "causal"), KINDS)
@@ -107,6 +109,23 @@ def test_cudnn_lowers_for_gpu_with_the_mask(monkeypatch: pytest.MonkeyPatch, win
     text = lowered("cudnn", "cuda", window, causal)
     assert '__cudnn$fmhaScaleBiasSoftmax"' in text or "@__cudnn$fmhaScaleBiasSoftmax(" in text
     assert "__cudnn$fmhaScaleBiasSoftmaxBackward" in text and "tensor<2x1x256x256xbf16>" in text
+
+
+def test_cross_attention_takes_the_kernels_of_every_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source of another length than the target: no plain scores on any platform."""
+    private = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(private, "check_cudnn_version", lambda: 91000)
+    facts: dict[str, Any] = {"keys": 384, "key_segment_ids": jnp.ones((1, 384), jnp.int32)}
+    auto = with_implementation(NARROW, "auto")
+    for platform, kernel in (("cpu", "tiled"), ("cuda", "cudnn"), ("tpu", "splash")):
+        assert chosen(auto, platform, monkeypatch, **facts) == kernel
+        text = lowered("auto", platform, 0, False, 384)
+        assert (text.count("@tpu_custom_call") >= 3) == (kernel == "splash")
+        assert ("__cudnn$fmhaScaleBiasSoftmaxBackward" in text) == (kernel == "cudnn")
+        assert ("tensor<2x1x256x384xbf16>" in text) == (kernel == "cudnn")  # the mask
+        assert ("tensor<2x2x256x384xf32>" in text) == (kernel == "tiled")  # one tile holds all of so few scores
+    assert chosen(auto, "cuda", monkeypatch, **facts | {"length": 255}) == "xla"
+    assert chosen(auto, "tpu", monkeypatch, **facts, dropping=True) == "xla"
 
 
 def test_the_platform_is_that_of_the_default_device() -> None:

@@ -31,7 +31,7 @@ from bertjax.hf.keymaps.family import (
 )
 from bertjax.models.rope import sinusoids
 
-_SHARED: Fields = {
+FIELDS: Fields = {
     "vocab_size": ("vocab_size", 50265, int),
     "d_model": ("hidden_size", 1024, int),
     "max_position_embeddings": ("max_position_embeddings", 1024, int),
@@ -43,7 +43,7 @@ _SHARED: Fields = {
     "scale_embedding": ("embedding_scale", False, bool),
     "pad_token_id": ("pad_token_id", 1, int),
 }
-_STRUCTURE: Values = {
+STRUCTURE: Values = {
     "family": "bertjax",
     "type_vocab_size": 0,
     "layer_norm_eps": 1e-5,
@@ -51,10 +51,10 @@ _STRUCTURE: Values = {
     "initializer": "normal",
     "classifier_dense": "own",
 }
-_BART: Values = _STRUCTURE | {"position_offset": 2}
-_MARIAN: Values = _STRUCTURE | {"position_embedding": "sinusoidal", "embedding_norm": "none"}
-_MARIAN_FIELDS = change_defaults(_SHARED, vocab_size=58101, pad_token_id=58100)
-_PRE_NORM: Values = {"norm_placement": "pre"}
+_BART: Values = STRUCTURE | {"position_offset": 2}
+_MARIAN: Values = STRUCTURE | {"position_embedding": "sinusoidal", "embedding_norm": "none"}
+_MARIAN_FIELDS = change_defaults(FIELDS, vocab_size=58101, pad_token_id=58100)
+PRE_NORM: Values = {"norm_placement": "pre"}
 _INERT = """
 add_bias_logits add_final_layer_norm attention_bias classif_dropout classifier_dropout decoder_layerdrop
 encoder_layerdrop extra_pos_embeddings force_bos_token_to_be_generated gradient_checkpointing num_hidden_layers
@@ -70,7 +70,15 @@ def _tower_fields(tower: str) -> Fields:
     }
 
 
-def _parse_towers(values: ConfigJson, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
+def parse_towers(values: ConfigJson, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
+    """Returns the model of a config.json.
+
+    Args:
+        values: config.json.
+        shared: keys that are fields of both towers.
+        structure: fields that every model of the family has.
+        where: the file to name in errors.
+    """
     pre_norm, embedding_norm = "norm_placement" in structure, "embedding_norm" not in structure
     order = f"norms {'precede' if pre_norm else 'follow'} the blocks"
     for key, allowed, reason in (
@@ -148,7 +156,7 @@ def _attention(param: str, tensor: str, config: EncoderConfig, source: str) -> t
 
 
 def _parse_marian(values: ConfigJson, where: str) -> EncoderDecoderConfig:
-    config = _parse_towers(values, _MARIAN_FIELDS, _MARIAN, where)
+    config = parse_towers(values, _MARIAN_FIELDS, _MARIAN, where)
     size = values.get("decoder_vocab_size") or config.encoder.vocab_size
     if values.get("share_encoder_decoder_embeddings", True):
         return config
@@ -167,8 +175,8 @@ def _render_marian(config: EncoderDecoderConfig) -> Values:
 BART = EncoderDecoderFamily(
     name="bart",
     architecture="BartForConditionalGeneration",
-    parse=lambda values, where: _parse_towers(values, _SHARED, _BART, where),
-    render=lambda config: _render_towers(config, _SHARED),
+    parse=lambda values, where: parse_towers(values, FIELDS, _BART, where),
+    render=lambda config: _render_towers(config, FIELDS),
     make_keymap=make_keymap,
     inert_keys=_INERT,
 )
@@ -184,7 +192,7 @@ MBART = dataclasses.replace(
     BART,
     name="mbart",
     architecture="MBartForConditionalGeneration",
-    parse=lambda values, where: _parse_towers(values, _SHARED, _BART | _PRE_NORM, where),
+    parse=lambda values, where: parse_towers(values, FIELDS, _BART | PRE_NORM, where),
 )
 
 
@@ -195,11 +203,11 @@ def _sinusoids(config: EncoderDecoderConfig) -> Tensors:
     return {f"model.{tower}.embed_positions.weight": tables for tower in ("encoder", "decoder")}
 
 
-_PEGASUS_FIELDS = change_defaults(_SHARED, pad_token_id=0)
+_PEGASUS_FIELDS = change_defaults(FIELDS, pad_token_id=0)
 PEGASUS = dataclasses.replace(
     BART,
     name="pegasus",
     architecture="PegasusForConditionalGeneration",
-    parse=lambda values, where: _parse_towers(values, _PEGASUS_FIELDS, _MARIAN | _PRE_NORM, where),
+    parse=lambda values, where: parse_towers(values, _PEGASUS_FIELDS, _MARIAN | PRE_NORM, where),
     constants=_sinusoids,
 )
