@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bertjax.checkpoint.manager import Checkpoints, RestoredCheckpoint
@@ -248,7 +247,7 @@ def load_model(folder: Path, head: str | None = None, step: int | None = None) -
     """
     source = load_source_model(folder, head, step)
     platform.enable_compile_cache(base_config())
-    params = jax.tree.map(jnp.asarray, source.params)
+    params = jax.device_put(source.params, may_alias=False)
     model = PretrainedModel(float32_config(source.config), params, source.heads)
     return LoadedModel(model, source.tokenizer, source.two_streams)
 

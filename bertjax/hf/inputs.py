@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -75,7 +76,7 @@ def check_inputs(
         size = _UNBOUNDED if limit is None else config.position_offset + limit
         positions = _check_ids("position_ids", position_ids, ids.shape, size) - config.position_offset
     arrays = {"input_ids": ids, "segment_ids": mask, "position_ids": positions, "token_type_ids": types}
-    return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}
+    return jax.device_put({name: array.astype(np.int32) for name, array in arrays.items()}, may_alias=False)
 
 
 def check_two_stream_inputs(
@@ -130,8 +131,11 @@ def target_positions(target_mapping: Any, shape: tuple[int, ...]) -> np.ndarray:
     return dense.argmax(-1)
 
 
+_jitted_positions = jax.jit(count_positions, static_argnums=0)
+
+
 def _count_positions(config: EncoderConfig, limit: int | None, ids: np.ndarray) -> np.ndarray:
-    positions = np.asarray(count_positions(config, jnp.asarray(ids)))
+    positions = np.asarray(_jitted_positions(config, ids))
     if limit is not None and positions.max() >= limit:
         raise UserError(f"a sequence has {positions.max() + 1} tokens; the model has {limit} positions")
     return positions

@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -134,6 +133,6 @@ def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel | Pretrai
 def load_single(folder: str | os.PathLike[str]) -> PretrainedModel:
     """Loads the model of a folder that holds one network; see `load_pretrained`."""
     weights = read_folder(folder)
-    params = jax.tree.map(jnp.asarray, weights.params)
+    params = jax.device_put(weights.params, may_alias=False)  # jax.numpy would compile a program per shape
     files = weights.tokenizer_files, weights.module_files, weights.generation
     return PretrainedModel(weights.config, params, weights.heads, *files)

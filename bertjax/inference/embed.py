@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -73,4 +73,4 @@ class Embedder:
             is_last = self._model.config.pooling == "last"
             position = texts.lengths[members] - 1 if is_last else np.zeros(len(members), np.int64)
             weights = (np.arange(length) == position[:, None]).astype(np.int32)
-        return np.asarray(pool(hidden, jnp.asarray(weights), "mean", self.pooling.normalize))
+        return np.asarray(pool(hidden, jax.device_put(weights), "mean", self.pooling.normalize))

@@ -80,8 +80,8 @@ def masked_token_logits(
         return _jitted_logits(
             model.params,
             _inputs(model, batch),
-            jnp.asarray(masked),
-            jnp.asarray(positions),
+            jax.device_put(masked),
+            jax.device_put(positions),
             model.config,
             model.heads,
             mode,
@@ -106,7 +106,7 @@ def masked_token_log_probs(
         targets: ids of the tokens whose probability is computed.
         mode: how tokens are masked; None: not at all (causal models predict the next token).
     """
-    arrays = (jnp.asarray(each) for each in (masked, positions, targets))
+    arrays = jax.device_put((masked, positions, targets))
     with jax.default_matmul_precision("float32"):
         return _log_probs(model.params, _inputs(model, batch), *arrays, model.config, model.heads, mode)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
@@ -203,11 +202,11 @@ def draw_like(shapes: Params, seed: int = 2) -> Params:
     """Returns random parameters; norm scales are around one, else all tokens would look alike."""
     draw = np.random.default_rng(seed).standard_normal
 
-    def random(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    def random(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         centre = 1.0 if path[-1].key == "scale" else 0.0
-        return jnp.asarray(centre + 0.1 * draw(leaf.shape), leaf.dtype)
+        return (centre + 0.1 * draw(leaf.shape)).astype(leaf.dtype)
 
-    return jax.tree_util.tree_map_with_path(random, shapes)
+    return jax.device_put(jax.tree_util.tree_map_with_path(random, shapes))
 
 
 def run_transformers(model: Any, inputs: Arrays, **options: Any) -> Any:

@@ -144,7 +144,7 @@ def test_segments_are_among_those_of_the_authors(bi_data: bool, longest: int) ->
     follows = rows_with_a_choice = 0
     for epoch in range(3):
         batch = all_rows(form, epoch)
-        for index in range(0, form.num_sequences(0), 1 if longest == 9 else 7):
+        for index in range(0, form.num_sequences(0), 1 if longest == 9 else 31):
             ids, sentences = (values[index % ROWS] for values in streams)
             begin = index // ROWS * REUSED + REUSED
             following, random, cuts = possible_pairs(sentences, begin)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -136,7 +135,7 @@ def read_encoder_decoder(folder: str | os.PathLike[str]) -> PretrainedEncoderDec
         UserError: a file is missing, unreadable or unsafe, or the model is not supported.
     """
     weights = read_weights(folder)
-    params = jax.tree.map(jnp.asarray, weights.params)
+    params = jax.device_put(weights.params, may_alias=False)
     return PretrainedEncoderDecoder(weights.config, params, weights.generation, weights.tokenizer_files)
 
 
@@ -166,7 +165,7 @@ def from_encoders(
         first.config, as_decoder(second.config, first.config), sharing, pooler, "encoder-decoder"
     )
     params = warm_start(config, init_params(config, jax.random.key(seed)), first.params, second.params)
-    return PretrainedEncoderDecoder(config, jax.tree.map(jnp.asarray, params), {}, first.tokenizer_files)
+    return PretrainedEncoderDecoder(config, jax.device_put(params, may_alias=False), {}, first.tokenizer_files)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
