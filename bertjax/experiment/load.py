@@ -276,7 +276,7 @@ def load_generative(folder: Path, step: int | None = None) -> Generative:
         return Generative(*load_model(folder, "mlm", step)[:2])
     platform.enable_compile_cache(base_config())
     return Generative(
-        join_towers(run.experiment, both, jax.tree.map(jnp.asarray, run.params), run.tokenizer), run.tokenizer
+        join_towers(run.experiment, both, jax.device_put(run.params, may_alias=False), run.tokenizer), run.tokenizer
     )
 
 
