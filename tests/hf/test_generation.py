@@ -117,16 +117,14 @@ def test_tokens_are_those_of_transformers(name: str, search: str, tmp_path: Path
 @pytest.mark.long
 @pytest.mark.parametrize("name", ("marian", "t5", "t5 v1.1", "bert2bert", "roberta2roberta"))
 def test_tokens_of_all_classes(name: str, tmp_path: Path) -> None:
-    theirs, ours = load(name, tmp_path)
-    for search in ("greedy", "several"):
-        assert_equal(theirs, ours, SEARCHES[search])
+    assert_equal(*load(name, tmp_path), SEARCHES["several"])
 
 
 @pytest.mark.long
-def test_tokens_of_all_settings(tmp_path: Path) -> None:
+def test_tokens_of_further_settings(tmp_path: Path) -> None:
     theirs, ours = load("bart", tmp_path)
-    for search in SEARCHES.values():
-        assert_equal(theirs, ours, search)
+    for search in ("penalties", "never", "forced"):
+        assert_equal(theirs, ours, SEARCHES[search])
 
 
 TOWER = EncoderConfig(
@@ -143,17 +141,16 @@ TOWERS: dict[str, dict[str, Any]] = {
         **{"attention_position": "relative", "attention_bias": "none", "relative_segments": True, "clamp_len": 5},
         "position_embedding": "none",
     },
-    "bias, parallel": {"attention_position": "relative_bias", "norm_placement": "parallel", "attention_scale": False},
-    "sinusoidal, sandwich": {"position_embedding": "sinusoidal", "norm_placement": "sandwich", "feed_forward": "glu"},
+    "bias, sandwich": {"attention_position": "relative_bias", "norm_placement": "sandwich", "attention_scale": False},
     "two layers per group": {"num_groups": 1, "inner_layers": 2},
 }
 
 
-_CASES = [(name, causal) for name in TOWERS for causal in (True, False)]
+_CASES = [(name, index > 0) for index, name in enumerate(TOWERS)]
 
 
 @pytest.mark.parametrize(
-    ("name", "causal"), [pytest.param(*case, marks=[pytest.mark.long] * (case != _CASES[1])) for case in _CASES]
+    ("name", "causal"), [pytest.param(*case, marks=[pytest.mark.long] * (case != _CASES[0])) for case in _CASES]
 )
 def test_a_cache_changes_nothing(name: str, causal: bool) -> None:
     tower = dataclasses.replace(TOWER, **TOWERS[name])

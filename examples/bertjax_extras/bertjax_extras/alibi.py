@@ -13,6 +13,7 @@ from bertjax.extensions import Attention, AttentionContext, dot_product_scores
 class AlibiAttention(Attention):
     """Scaled dot products minus factor times distance; trainable factors are a parameter `factors` [N]."""
 
+    incremental = True  # the scores know where queries are: generation may cache keys and values
     shardings: ClassVar[dict[str, tuple[str, ...]]] = {"factors": ("tensor",)}
 
     def init_score_parameters(self, config: Any, rngs: nnx.Rngs) -> None:
@@ -25,5 +26,6 @@ class AlibiAttention(Attention):
         heads = jnp.arange(1, self.config.num_heads + 1, dtype=jnp.float32)
         fixed = 2.0 ** (-self.settings.max_bias * heads / self.config.num_heads)
         factors = fixed if self.factors is None else self.factors[...]
-        distances = jnp.abs(jnp.arange(q.shape[1])[:, None] - jnp.arange(k.shape[1])[None, :])
+        queries = context.start + jnp.arange(q.shape[1])
+        distances = jnp.abs(queries[:, None] - jnp.arange(k.shape[1])[None, :])
         return dot_product_scores(q, k, self.config) - (factors[:, None, None] * distances[None])[None]
