@@ -24,7 +24,8 @@ from bertjax.types import Vocabulary
 
 NOT_COMPILED = re.compile(
     r"(checkpoint|export|report|logging|profile)\..*|init_(from|embeddings|positions|growth)|eval\.(fill_mask|.*_steps)"
-    r"|data\.(sources|eval_sources|cache_dir|workers|eval_fraction|tokenizer|encoding_errors)|train\.log_interval_steps"
+    r"|data\.(sources|eval_sources|cache_dir|workers|eval_fraction|tokenizer|encoding_errors)"
+    r"|train\.(log_interval_steps|skip_batches|max_nonfinite|spike_factor)"
 )
 """Keys that no compiled step depends on once the vocabulary is fixed."""
 

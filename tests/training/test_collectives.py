@@ -55,8 +55,12 @@ both_ways = pytest.mark.parametrize(
 )
 
 
-@functools.cache
 def step(mesh: str, unroll: int = 1, microbatches: int = 1) -> CompiledStep:
+    return compiled_once(mesh, unroll, microbatches)  # one key, however the arguments are written
+
+
+@functools.cache
+def compiled_once(mesh: str, unroll: int, microbatches: int) -> CompiledStep:
     settings = SETTINGS | dict(zip(("mesh.data", "mesh.fsdp", "mesh.tensor"), MESHES[mesh], strict=True))
     settings |= {"model.unroll": unroll, "train.microbatches": microbatches}
     cfg = apply_overrides(load_config(str(CONFIG)), [f"--config.{key}={value}" for key, value in settings.items()])
