@@ -146,12 +146,8 @@ TOWERS: dict[str, dict[str, Any]] = {
 }
 
 
-_CASES = [(name, index > 0) for index, name in enumerate(TOWERS)]
-
-
-@pytest.mark.parametrize(
-    ("name", "causal"), [pytest.param(*case, marks=[pytest.mark.long] * (case != _CASES[0])) for case in _CASES]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "causal"), [(name, index > 0) for index, name in enumerate(TOWERS)])
 def test_a_cache_changes_nothing(name: str, causal: bool) -> None:
     tower = dataclasses.replace(TOWER, **TOWERS[name])
     config: Any = dataclasses.replace(tower, causal=True)
@@ -181,6 +177,7 @@ def test_samples_are_a_function_of_seed_and_example() -> None:
     assert (generate(params, config, inputs, settings, jax.random.key(2)).sequences != whole).any()
 
 
+@pytest.mark.long
 def test_samples_have_the_distribution_of_the_model() -> None:
     config = dataclasses.replace(TOWER, causal=True)
     params = random_params(config)
