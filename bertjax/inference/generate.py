@@ -75,6 +75,11 @@ class Generator:
         """
         ids = [self.encode(text) for text in texts]
         lengths, limit = np.array([len(each) for each in ids]), self._limit()
+        if texts and limit is not None and lengths.max() > limit:
+            text = texts[int(np.argmax(lengths))]
+            raise UserError(
+                f"a prompt of {lengths.max():,} tokens is longer than the {limit} of the model: {text[:60]!r}"
+            )
         results: list[list[GeneratedText]] = [[] for _ in texts]
         done = 0
         for batch in batch_by_length(lengths, limit, self.tokens) if texts else ():
