@@ -25,7 +25,7 @@ from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.embed import EmbedOptions, override_pooling, pooling_of
-from bertjax.experiment.load import Generative, load_generative, load_model, require_batch_tokens, require_model
+from bertjax.experiment.load import Generative, load_finetuned, load_generative, load_model, require_batch_tokens, require_model
 from bertjax.experiment.load import batch_tokens as tokens_per_batch
 from bertjax.experiment.predict import (
     PredictOptions,
@@ -45,21 +45,22 @@ from bertjax.inference.fill_mask import MaskPrediction, fill_masks
 from bertjax.inference.generate import Generator
 from bertjax.inference.predict import Predictor, infer_task_kind
 from bertjax.inference.predict_inputs import read_inputs, read_values, to_record
+from bertjax.inference.predict_texts import TextPredictor
 from bertjax.inference.text_files import JsonRecord
 from bertjax.objectives.base import Objective
 from bertjax.types import Vocabulary
 
 log = logging.getLogger(__name__)
 ModelSource: TypeAlias = str | os.PathLike[str] | Run | PretrainedModel
-_predictors: weakref.WeakKeyDictionary[PretrainedModel, dict[Any, Predictor]] = weakref.WeakKeyDictionary()
+_predictors: weakref.WeakKeyDictionary[Any, dict[Any, Predictor | TextPredictor]] = weakref.WeakKeyDictionary()
 
 
 class _Opened(NamedTuple):
-    model: PretrainedModel
+    model: Any
     tokenizer: Tokenizer
     two_streams: bool | None
     trained: TaskConfig | None
-    pooling: Pooling
+    pooling: Any
 
 
 @python_errors()
@@ -123,7 +124,7 @@ def predict(
     values = [inputs] if isinstance(inputs, os.PathLike) else list(inputs)
     if not values:
         return []
-    opened = _open(model)
+    opened = _open_finetuned(model)
     options = PredictOptions(
         infer_task_kind(opened.model, kind or (opened.trained.kind if opened.trained else None)),
         text_column,
@@ -307,6 +308,18 @@ def _open(source: ModelSource, head: str | None = None) -> _Opened:
     return _Opened(*load_model(folder, head), trained, pooling_of(folder, EmbedOptions()))
 
 
+def _open_finetuned(source: ModelSource | PretrainedEncoderDecoder) -> _Opened:
+    """Loads a model as `_open` does, an encoder-decoder whole."""
+    if isinstance(source, PretrainedEncoderDecoder):
+        return _Opened(*_open_generative(source), None, None, None)
+    if isinstance(source, PretrainedModel):
+        return _open(source)
+    folder = require_model(os.fspath(source))
+    require_one_label(folder)
+    trained = trained_task(source.workdir if isinstance(source, Run) else folder)
+    return _Opened(*load_finetuned(folder, trained)[:2], None, trained, None)
+
+
 def _open_generative(model: ModelSource | PretrainedEncoderDecoder) -> Generative:
     if isinstance(model, PretrainedEncoderDecoder):
         with _tokenizer_folder(model.tokenizer_files) as folder:
@@ -328,7 +341,7 @@ def _tokenizer_folder(files: Mapping[str, bytes], others: Mapping[str, bytes] | 
         yield Path(name)
 
 
-def _predictor(opened: _Opened, options: PredictOptions, first: JsonRecord | None) -> Predictor:
+def _predictor(opened: _Opened, options: PredictOptions, first: JsonRecord | None) -> Predictor | TextPredictor:
     """Returns the predictor of a model; that of a loaded model is compiled once for several calls.
 
     Args:

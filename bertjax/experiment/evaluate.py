@@ -17,6 +17,7 @@ from bertjax.experiment.load import StoredRun, load_run, stored_teacher
 from bertjax.experiment.task import held_out_evaluator, read_held_out
 from bertjax.experiment.teacher import eval_setup
 from bertjax.experiment.workdir import read_config, require_same_data
+from bertjax.finetuning.tasks import EvalResult
 from bertjax.metrics import Metrics, scores_line
 from bertjax.runtime import platform
 from bertjax.training.evaluate import evaluate as compute_metrics
@@ -53,10 +54,13 @@ def _evaluate_task(run: StoredRun, sources: Sequence[str]) -> Metrics:
     print(f"{', '.join(config.eval)}: {len(split.examples):,} examples")
     for note in split.data.notes:
         print(f"  {note}")
-    evaluator = held_out_evaluator(exp, config, run.tokenizer, split)
+    results: list[EvalResult] = []
+    evaluator = held_out_evaluator(exp, config, run.tokenizer, split, results.append)
     with jax.set_mesh(exp.mesh):
         metrics = evaluator(build.padded_params(run.params, exp.model), exp.frozen)
     print(f"step {run.step}: {scores_line(metrics)}")
+    for name, signature in (results[-1].signatures if results else {}).items():
+        print(f"  {name}: {signature}")
     return metrics
 
 

@@ -17,6 +17,7 @@ from bertjax.checkpoint.surgery import average_params
 from bertjax.config.defaults import base_config
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig, float32_config
+from bertjax.config.task import TaskConfig
 from bertjax.config.task_kinds import task_settings
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
@@ -24,9 +25,9 @@ from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
-from bertjax.hf.encoder_decoder.families import with_family
+from bertjax.hf.encoder_decoder.families import MODEL_TYPES, with_family
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
-from bertjax.hf.load import local_model
+from bertjax.hf.load import local_model, read_config_json
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
 from bertjax.io.tree_paths import flatten_tree
@@ -278,6 +279,21 @@ def load_generative(folder: Path, step: int | None = None) -> Generative:
     return Generative(
         join_towers(run.experiment, both, jax.device_put(run.params, may_alias=False), run.tokenizer), run.tokenizer
     )
+
+
+def load_finetuned(folder: Path, trained: TaskConfig | None) -> LoadedModel | Generative:
+    """Loads a model with the head of its task, or the encoder-decoder that generates; the folder is there.
+
+    Args:
+        folder: a folder, or a work directory.
+        trained: the task of a work directory.
+    """
+    if trained is not None:
+        generates = trained.spec.has_targets
+    else:
+        is_folder = not (folder / "checkpoints").is_dir()
+        generates = is_folder and read_config_json(folder)[0].get("model_type") in MODEL_TYPES
+    return load_generative(folder) if generates else load_model(folder)
 
 
 def join_towers(

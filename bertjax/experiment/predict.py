@@ -16,13 +16,15 @@ from bertjax.config.objectives import objective_class
 from bertjax.config.task import TaskConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens, require_model
+from bertjax.experiment.load import batch_tokens, load_finetuned, require_batch_tokens, require_model
 from bertjax.experiment.workdir import read_config
 from bertjax.finetuning.readers.examples import QaExamples, TextExamples
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import CONFIG, read_json
 from bertjax.inference.predict import Predictor, infer_task_kind, make_task_config
 from bertjax.inference.predict_inputs import WINDOW, PredictInputs, read_inputs
+from bertjax.inference.predict_texts import TextPredictor
 from bertjax.inference.text_files import JsonRecord, is_jsonl, read_records
 from bertjax.io.atomic import atomic_file
 from bertjax.io.jsonl import STDIN
@@ -95,7 +97,7 @@ def check_options(options: PredictOptions) -> None:
             raise UserError(f"{flag} must be at least {least}, not {value}")
 
 
-def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
+def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor | TextPredictor:
     """Loads a model with the settings of its finetuning.
 
     Args:
@@ -110,17 +112,17 @@ def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) 
     folder = require_model(folder)
     trained = trained_task(folder)
     require_one_label(folder)
-    model, tokenizer, _ = load_model(folder)
+    model, tokenizer = load_finetuned(folder, trained)[:2]
     return make_predictor(model, tokenizer, trained, options, first_record(files))
 
 
 def make_predictor(
-    model: PretrainedModel,
+    model: PretrainedModel | PretrainedEncoderDecoder,
     tokenizer: Tokenizer,
     trained: TaskConfig | None,
     options: PredictOptions,
     first: JsonRecord | None,
-) -> Predictor:
+) -> Predictor | TextPredictor:
     """Makes the predictor of a loaded model.
 
     Args:
@@ -139,7 +141,10 @@ def make_predictor(
     values = {name: getattr(options, name) for name in names}
     values["pair_column"] = values["pair_column"] or _pair_of(trained, kind, first)
     config = make_task_config(model, kind, trained, **values)
-    return Predictor(model, tokenizer, config, batch_tokens(options.batch_tokens), options.top_k)
+    tokens = batch_tokens(options.batch_tokens)
+    if isinstance(model, PretrainedEncoderDecoder):
+        return TextPredictor(model, tokenizer, config, tokens)
+    return Predictor(model, tokenizer, config, tokens, options.top_k)
 
 
 def require_one_label(folder: Path) -> None:
@@ -172,7 +177,8 @@ def first_record(files: Sequence[str]) -> JsonRecord | None:
 
 def _pair_of(trained: TaskConfig | None, kind: str, first: JsonRecord | None) -> str | None:
     """Returns "pair" if the first record has such a field and no setting names the column."""
-    if not TASK_KINDS.load(kind).reads_texts or (trained is not None and trained.kind == kind):
+    spec = TASK_KINDS.load(kind)
+    if not spec.reads_texts or spec.has_targets or (trained is not None and trained.kind == kind):
         return None
     return "pair" if first is not None and "pair" in first.values else None
 

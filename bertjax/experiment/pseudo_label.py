@@ -122,6 +122,7 @@ def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> 
     predictor = load_predictor(folder, options, files)
     if not (predictor.config.spec.has_classes and predictor.config.spec.reads_texts):
         raise UserError(f"--model {folder} is a model of kind {predictor.config.kind}; labels come from a classifier")
+    assert isinstance(predictor, Predictor)  # it has classes
     return predictor
 
 

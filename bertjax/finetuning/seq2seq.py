@@ -36,7 +36,7 @@ class SequenceToSequenceObjective(SequenceToSequence):
     config: TaskObjectiveConfig  # type: ignore[assignment]
 
     def __init__(self, config: TaskObjectiveConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> None:
-        super().__init__(config, model, vocabulary)  # type: ignore[arg-type]
+        super().__init__(config, model, vocabulary)
         self.vocabulary = vocabulary
 
 

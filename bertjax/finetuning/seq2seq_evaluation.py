@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -37,14 +38,15 @@ class GenerationEvaluator(Evaluator):
         super().__init__(*arguments, **named)
         require_libraries(self.config.seq2seq.text_metrics)
         objective = self.objective
-        exact = float32_model(objective.encoder_decoder)
+        exact = float32_model(objective.towers)
         objective = type(objective)(objective.config, exact, objective.vocabulary)
 
         def step(params: Params, batch: Batch) -> dict[str, Sum]:
             key = jax.random.key(0)
-            return objective.loss(params, StepInputs({}, {}), objective.corrupt(batch, key, 0), key, False)[0]
+            return objective.loss(params, StepInputs({}, {}), objective.corrupt(batch, key, jnp.int32(0)), key, False)[0]
 
-        self._generator = TextGenerator(self.config, exact, self.tokenizer)
+        search = generation_config(self.config, exact, self.tokenizer)
+        self._generator = TextGenerator(exact, self.tokenizer, search, self.config.batch_size)
         self._step = jax.jit(step, out_shardings=NamedSharding(self.mesh, PartitionSpec()))
 
     def __call__(self, params: Params, frozen: Any) -> dict[str, float]:
@@ -74,14 +76,16 @@ class TextGenerator:
     """Generates the texts of windows, those of similar length together.
 
     Args:
-        config: settings of the task.
         model: the model.
         tokenizer: its tokenizer.
+        settings: settings of the search.
+        batch_size: windows at a time.
     """
 
-    def __init__(self, config: TaskConfig, model: EncoderDecoderConfig, tokenizer: Tokenizer) -> None:
-        self._config, self._model, self._tokenizer = config, model, tokenizer
-        self._settings = generation_config(config, model, tokenizer)
+    def __init__(
+        self, model: EncoderDecoderConfig, tokenizer: Tokenizer, settings: GenerationConfig, batch_size: int
+    ) -> None:
+        self._model, self._tokenizer, self._settings, self._batch_size = model, tokenizer, settings, batch_size
 
     def __call__(self, params: Params, features: Features, count: int) -> tuple[list[str], float]:
         """Returns the texts of the first windows, and their mean number of tokens.
@@ -93,7 +97,7 @@ class TextGenerator:
         """
         lengths = features.lengths[:count]
         order = np.argsort(-lengths, kind="stable")
-        size = min(self._config.batch_size, len(order))
+        size = min(self._batch_size, len(order))
         steps = length_steps((int(-(-lengths.max() // 8) * 8),), _NUM_LENGTHS)
         ids: list[Sequence[int]] = [()] * len(order)
         for begin in range(0, len(order), size):
@@ -144,4 +148,4 @@ def float32_model(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 def one_device(params: Params, mesh: Mesh) -> Params:
     """Returns parameters of a mesh on one device, where every process generates all texts."""
-    return params if mesh.size == 1 else jax.tree.map(jax.numpy.asarray, host_copy(params))
+    return params if mesh.size == 1 else jax.tree.map(jnp.asarray, host_copy(params))

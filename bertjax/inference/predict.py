@@ -12,8 +12,10 @@ import numpy as np
 
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.extensions import TASK_KINDS
+from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
+from bertjax.config.task_kinds import Seq2SeqTaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.batches import EvalBatches
@@ -28,6 +30,7 @@ from bertjax.finetuning.readers.examples import Examples, QaExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics, make_features, task_methods
 from bertjax.finetuning.token_features import TokenData
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
@@ -40,7 +43,7 @@ _NUM_LENGTHS = 5  # sequence lengths: max_length, its half, its quarter, ...
 Prediction = dict[str, Any]
 
 
-def infer_task_kind(model: PretrainedModel, requested: str | None = None) -> str:
+def infer_task_kind(model: PretrainedModel | PretrainedEncoderDecoder, requested: str | None = None) -> str:
     """Returns the kind of task that a model was finetuned for, according to its heads.
 
     A head for classes with one label is regression, as in transformers.
@@ -52,30 +55,36 @@ def infer_task_kind(model: PretrainedModel, requested: str | None = None) -> str
     Raises:
         UserError: no kind or several kinds fit, or the requested one does not.
     """
-    is_regression = model.config.num_labels == 1
+    heads = model.heads if isinstance(model, PretrainedModel) else (Seq2SeqTaskConfig.head,)
+    is_regression = encoder_of(model).num_labels == 1
     fitting = [
         name
         for name in TASK_KINDS.builtin
-        if (spec := TASK_KINDS[name]).head in model.heads
+        if (spec := TASK_KINDS[name]).head in heads
         and (spec.head != ClassificationConfig.head or spec.has_classes != is_regression)
     ]
     if requested is not None:
-        if TASK_KINDS.load(requested, f"--kind {requested}").head not in model.heads:
-            raise UserError(f"--kind {requested}: the model has no such head (it has {comma_list(model.heads)})")
+        if TASK_KINDS.load(requested, f"--kind {requested}").head not in heads:
+            raise UserError(f"--kind {requested}: the model has no such head (it has {comma_list(heads)})")
         if requested == RegressionConfig.name and not is_regression:
-            raise UserError(f"--kind regression: the head has {model.config.num_labels} labels, a number needs one")
+            raise UserError(f"--kind regression: the head has {encoder_of(model).num_labels} labels, a number needs one")
         return requested
     if len(fitting) != 1:
         what = (
             "the model has the heads of several tasks; choose one with --kind" if fitting else "the model has no task"
         )
         hint = "" if fitting else "; finetune it first (`bertjax finetune`)"
-        raise UserError(f"{what} (heads: {comma_list(model.heads)}){hint}")
+        raise UserError(f"{what} (heads: {comma_list(heads)}){hint}")
     return fitting[0]
 
 
+def encoder_of(model: PretrainedModel | PretrainedEncoderDecoder) -> EncoderConfig:
+    """Returns the config of what reads a text."""
+    return model.config if isinstance(model, PretrainedModel) else model.config.encoder
+
+
 def make_task_config(
-    model: PretrainedModel, kind: str, trained: TaskConfig | None = None, **overrides: Any
+    model: PretrainedModel | PretrainedEncoderDecoder, kind: str, trained: TaskConfig | None = None, **overrides: Any
 ) -> TaskConfig:
     """Returns the settings with which examples are read for a model.
 
@@ -90,8 +99,8 @@ def make_task_config(
     """
     values = {name: value for name, value in overrides.items() if value is not None}
     allow_no_answer = values.pop("allow_no_answer", None)
-    limit = max_input_length(model.config)
-    require_readable(model.config, values.get("max_length"), "--max-length")
+    limit = max_input_length(encoder_of(model))
+    require_readable(encoder_of(model), values.get("max_length"), "--max-length")
     try:
         if trained is None or trained.kind != kind:
             trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)
@@ -111,10 +120,10 @@ def make_task_config(
 
 
 class Predictions(NamedTuple):
-    """One record per example, in order; the outputs of the head, as `HeadOutputs.scores`; and the features."""
+    """One record per example, in order; the outputs of the head, as `HeadOutputs.scores`, or texts; the features."""
 
     records: list[Prediction]
-    scores: np.ndarray
+    scores: Any
     data: TaskData
 
 

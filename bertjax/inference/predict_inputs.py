@@ -216,7 +216,7 @@ def _read_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool)
         elif config.spec is TokensConfig:
             yield _read_words(config, record, name, label)
         else:
-            text = record.text(_field(config.text_column, "text", record), "--text-column")
+            text = record.text(_field(config.column_names[0], "text", record), "--text-column")
             pair = None
             if config.pair_column is not None:
                 pair = record.text(_field(config.pair_column, "pair", record), "--pair-column")
@@ -229,7 +229,7 @@ def _field(column: str | None, default: str, record: JsonRecord) -> str:
 
 
 def _gold_field(config: TaskConfig, record: JsonRecord) -> Any:
-    default = {QaConfig: "answers", TokensConfig: "tags"}.get(config.spec, "label")
+    default = {QaConfig: "answers", TokensConfig: "tags"}.get(config.spec, config.spec.columns[1])
     field = _field(config.label_column, default, record)
     if record.values.get(field) is None:
         raise UserError(
@@ -310,7 +310,7 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
     else:
         pairs = [each.second or "" for each in items] if config.pair_column is not None else None
         examples = TextExamples([each.first for each in items], pairs, None, None, numbers, locations)
-        if gold and config.spec.has_classes:
+        if gold and (config.spec.has_classes or config.spec.has_targets):
             label = task_methods(config.kind).label
             examples.labels = [label(config, each.gold, each.location) for each in items]
         elif gold:

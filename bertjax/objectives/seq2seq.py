@@ -25,7 +25,7 @@ class SequenceToSequence(Objective):
         loss_name: name of the loss.
 
     Args:
-        config: label smoothing.
+        config: label smoothing; an `EncoderDecoderObjectiveConfig`, or that of a task.
         model: the two towers. Without `decoder_start_token_id` targets begin after the tokenizer's first special token.
         vocabulary: of the tokenizer that both towers read.
     """
@@ -33,7 +33,7 @@ class SequenceToSequence(Objective):
     loss_name = "seq2seq"
     config: EncoderDecoderObjectiveConfig
 
-    def __init__(self, config: EncoderDecoderObjectiveConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary):
+    def __init__(self, config: Any, model: EncoderDecoderConfig, vocabulary: Vocabulary):
         start = model.decoder_start_token_id
         self.start_id = vocabulary.cls_id if start is None else start
         self.config, self.towers = config, dataclasses.replace(model, decoder_start_token_id=self.start_id)

@@ -19,6 +19,7 @@ from bertjax.finetuning.tasks import read_examples
 
 CASES = [(kind, source) for kind, spec in TASK_KINDS.items() for source in spec.source_kinds if source != "hub"]
 GOOD = {
+    "parallel": b"the cat\n\nsat on\n",
     "tsv": b"text\tlabel\nthe cat\t1\nsat on\t0\n",
     "csv": b'text,label\n"the, cat",1\nsat on,0\n',
     "conll": b"-DOCSTART- O\n\nEU I-ORG\nsaid O\n\nBonn B-LOC\n",
@@ -27,6 +28,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "classification": {"text": "cat", "label": 1},
     "regression": {"text": "cat", "label": 1.5},
     "tokens": {"tokens": ["EU", "said"], "tags": ["B-ORG", "O"]},
+    "seq2seq": {"source": "cat", "target": "Katze"},
     "qa": {"id": "1", "question": "?", "context": "a cat", "answers": {"text": ["cat"], "answer_start": [2]}},
 }
 SQUAD = {"data": [{"paragraphs": [{"context": "a cat", "qas": [{"id": "q", "question": "?", "answers": []}]}]}]}
@@ -40,14 +42,19 @@ JUNK = st.recursive(
 def good(kind: str, source: str) -> bytes:
     if source == "squad":
         return json.dumps(SQUAD).encode()
-    return GOOD.get(source) or (json.dumps(ROWS[kind]) + "\n").encode()
+    columns = zip((b"text", b"label"), TASK_KINDS[kind].columns, strict=True)
+    content = GOOD.get(source, b"")
+    for name, column in columns:
+        content = content.replace(name, column.encode())
+    return content or (json.dumps(ROWS[kind]) + "\n").encode()
 
 
 def read(kind: str, source: str, content: bytes, errors: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "data")
         path.write_bytes(content)
-        config = TaskConfig(kind, (f"{source}:{path}",), max_length=384, settings=QaConfig(allow_no_answer=True))
+        where = f"{path}:{path}" if source == "parallel" else path
+        config = TaskConfig(kind, (f"{source}:{where}",), max_length=384, settings=QaConfig(allow_no_answer=True))
         try:
             examples = read_examples(config, errors=errors)
             collect_labels(config, examples)
