@@ -25,7 +25,14 @@ from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.embed import EmbedOptions, override_pooling, pooling_of
-from bertjax.experiment.load import Generative, load_finetuned, load_generative, load_model, require_batch_tokens, require_model
+from bertjax.experiment.load import (
+    Generative,
+    load_finetuned,
+    load_generative,
+    load_model,
+    require_batch_tokens,
+    require_model,
+)
 from bertjax.experiment.load import batch_tokens as tokens_per_batch
 from bertjax.experiment.predict import (
     PredictOptions,
@@ -39,7 +46,6 @@ from bertjax.experiment.score_choices import ChoiceResult, ChoiceTask, score_exa
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.pretrained import load_pretrained as load_folder
-from bertjax.hf.sentence_transformers import Pooling
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import MaskPrediction, fill_masks
 from bertjax.inference.generate import Generator

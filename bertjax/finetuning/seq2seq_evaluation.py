@@ -43,7 +43,9 @@ class GenerationEvaluator(Evaluator):
 
         def step(params: Params, batch: Batch) -> dict[str, Sum]:
             key = jax.random.key(0)
-            return objective.loss(params, StepInputs({}, {}), objective.corrupt(batch, key, jnp.int32(0)), key, False)[0]
+            return objective.loss(params, StepInputs({}, {}), objective.corrupt(batch, key, jnp.int32(0)), key, False)[
+                0
+            ]
 
         search = generation_config(self.config, exact, self.tokenizer)
         self._generator = TextGenerator(exact, self.tokenizer, search, self.config.batch_size)

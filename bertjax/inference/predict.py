@@ -67,7 +67,9 @@ def infer_task_kind(model: PretrainedModel | PretrainedEncoderDecoder, requested
         if TASK_KINDS.load(requested, f"--kind {requested}").head not in heads:
             raise UserError(f"--kind {requested}: the model has no such head (it has {comma_list(heads)})")
         if requested == RegressionConfig.name and not is_regression:
-            raise UserError(f"--kind regression: the head has {encoder_of(model).num_labels} labels, a number needs one")
+            raise UserError(
+                f"--kind regression: the head has {encoder_of(model).num_labels} labels, a number needs one"
+            )
         return requested
     if len(fitting) != 1:
         what = (
