@@ -25,9 +25,9 @@ from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
-from bertjax.hf.encoder_decoder.families import MODEL_TYPES, with_family
+from bertjax.hf.encoder_decoder.families import with_family
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
-from bertjax.hf.load import local_model, read_config_json
+from bertjax.hf.load import is_encoder_decoder, local_model, read_config_json
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
 from bertjax.io.tree_paths import flatten_tree
@@ -292,7 +292,7 @@ def load_finetuned(folder: Path, trained: TaskConfig | None) -> LoadedModel | Ge
         generates = trained.spec.has_targets
     else:
         is_folder = not (folder / "checkpoints").is_dir()
-        generates = is_folder and read_config_json(folder)[0].get("model_type") in MODEL_TYPES
+        generates = is_folder and is_encoder_decoder(read_config_json(folder)[0])
     return load_generative(folder) if generates else load_model(folder)
 
 
