@@ -19,7 +19,7 @@ from bertjax.experiment.teacher import read_teacher
 from bertjax.io.atomic import atomic_file
 from bertjax.training.state import purpose_key
 
-_WEIGHTS = ("masked_weights", "next_weights")
+_WEIGHTS = ("masked_weights", "next_weights", "target_weights")
 """Weights of predictions: masked tokens, or for causal models every token with a next one."""
 
 PAIR_NAMES = ("B follows A", "B does not follow A")
@@ -90,7 +90,7 @@ def describe(batch: dict[str, np.ndarray]) -> str:
 
 
 def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
-    """Renders one sequence: masked tokens as `[original -> input]`, a color per segment, a line per packed example.
+    """Renders one sequence: masked tokens as `[original -> input]`, a color per segment, a line per packed example, the target.
 
     Args:
         batch: the batch.
@@ -120,6 +120,9 @@ def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
     padding = int((batch["segment_ids"][row] == 0).sum())
     if padding:
         text.append(f"+ {padding} padding", style="dim")
+    if "target_ids" in batch:
+        ids = batch["target_ids"][row][batch["target_segment_ids"][row] > 0]
+        text.append(f"\n  target: {' '.join(tokenizer.tokens[each] for each in ids)}", style="bold red")
     return text
 
 

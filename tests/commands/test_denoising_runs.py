@@ -41,6 +41,8 @@ def test_span_corruption_is_resumed_evaluated_and_exported_as_t5(lab: Lab, capsy
     capsys.readouterr()
     assert lab.run("evaluate", "--workdir", whole) == 0
     assert "span_corruption loss" in capsys.readouterr().out
+    assert lab.run("inspect-data", *T5) == 0
+    assert "\n  target: <extra_id_0> " in capsys.readouterr().out
 
     import transformers
 
