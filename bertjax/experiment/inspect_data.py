@@ -90,7 +90,7 @@ def describe(batch: dict[str, np.ndarray]) -> str:
 
 
 def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
-    """Renders one sequence: masked tokens as `[original -> input]`, a color per segment, a line per packed example, the target.
+    """Renders one sequence: masked tokens as `[original -> input]`, colors by segment, lines by example, the target.
 
     Args:
         batch: the batch.
