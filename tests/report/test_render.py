@@ -180,6 +180,14 @@ def test_seeds_have_a_mean_and_the_spread_of_a_sample(tmp_path: Path) -> None:
     assert '<td>std</td><td class="n">0.0100</td>' in text
 
 
+def test_generated_texts_stand_next_to_their_targets(tmp_path: Path) -> None:
+    rows = [{"source": "a dog", "target": "ein Hund", "output": EVIL}]
+    probe = {"step": 10, "kind": "samples", "rows": rows, "signatures": {"bleu": "nrefs:1|tok:13a"}}
+    text, document = rendered(write_workdir(tmp_path, usual_lines(), [probe]))
+    assert "<td>a dog</td><td>ein Hund</td><td>" in text and EVIL not in text
+    assert "Generated texts" in document.text and "bleu: nrefs:1|tok:13a" in document.text
+
+
 def test_the_top_of_a_task_is_its_scores(tmp_path: Path) -> None:
     lines = [{"step": 10, "eval/loss": 0.5, "eval/accuracy": 0.75, "eval/f1": 0.5, "eval/matthews": -0.1, "eval/z": 1}]
     settings = config(objective__name="task", task={"kind": "classification"})
