@@ -148,24 +148,6 @@ def levels() -> dict[str, int]:
     return result
 
 
-def module_imports() -> dict[str, set[str]]:
-    """Returns which modules of ours every module imports."""
-    modules = {module_name(path): path for path in FILES}
-    graph: dict[str, set[str]] = {}
-    for module, path in modules.items():
-        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        graph[module] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                graph[module] |= {alias.name for alias in node.names} & set(modules)
-            elif isinstance(node, ast.ImportFrom):
-                source = resolve_name("." * node.level + (node.module or ""), package)
-                names = {f"{source}.{alias.name}" for alias in node.names} & set(modules)
-                graph[module] |= names or ({source} & set(modules))
-        graph[module].discard(module)
-    return graph
-
-
 def table() -> str:
     """Returns the table of packages for `docs/design.md`."""
     graph = package_imports()

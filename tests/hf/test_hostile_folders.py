@@ -41,7 +41,6 @@ FORBIDDEN = (
     "pickle.find_class",
     "urllib",
 )
-STRANGERS = "a stranger's module"
 watching: list[str] = []
 """Forbidden events so far; a test fails if it is not empty."""
 
