@@ -19,13 +19,12 @@ from bertjax.config.overrides import declared, flatten, unknown_key
 from bertjax.errors import UserError
 
 
-def describe_keys(cfg: ConfigDict, names: list[str], width: int = 100) -> Iterator[str]:
+def describe_keys(cfg: ConfigDict, names: list[str]) -> Iterator[str]:
     """Yields the description of keys, each with its value, default, choices and help.
 
     Args:
         cfg: A config.
         names: Keys or groups; none: all keys but those of other objectives than the chosen one.
-        width: Longest line in characters.
 
     Raises:
         UserError: A name is neither a key nor a group.
@@ -39,7 +38,7 @@ def describe_keys(cfg: ConfigDict, names: list[str], width: int = 100) -> Iterat
         if chosen and not key.startswith(hidden):
             each = known[key]
             details = f"{each.help} {_details(each, value)}".strip()
-            yield f"{key} = {format_value(value)}\n{textwrap.indent(textwrap.fill(details, width - 4), '    ')}"
+            yield f"{key} = {format_value(value)}\n{textwrap.indent(textwrap.fill(details, 96), '    ')}"
 
 
 def markdown_reference() -> str:

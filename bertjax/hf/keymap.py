@@ -224,9 +224,7 @@ class _MismatchReport:
             raise UserError(f"{where} do not fit the config: {'; '.join(texts)}")
 
 
-def params_to_tensors(
-    keymap: KeyMap, params: Params, config: EncoderConfig, heads: tuple[str, ...], where: str = "parameters"
-) -> Tensors:
+def params_to_tensors(keymap: KeyMap, params: Params, config: EncoderConfig, heads: tuple[str, ...]) -> Tensors:
     """Converts parameters to tensors: float32, contiguous, without tied copies and vocabulary padding.
 
     Args:
@@ -234,7 +232,6 @@ def params_to_tensors(
         params: all parameters of the encoder and of `heads`.
         config: architecture; the vocabulary may be padded.
         heads: heads to convert.
-        where: what to name in errors.
 
     Raises:
         UserError: a parameter is missing, unexpected, misshapen or not finite, or two heads have one tensor name.
@@ -256,11 +253,13 @@ def params_to_tensors(
         transform = TRANSFORMS[entry.transform]
         for index, name in entry.tensor_names(sizes):
             if name in tensors:
-                raise UserError(f"{where}: two heads of {', '.join(heads)} have the name {name}; a file can hold one")
+                raise UserError(
+                    f"parameters: two heads of {', '.join(heads)} have the name {name}; a file can hold one"
+                )
             tensors[name] = np.ascontiguousarray(transform.join([array[index] for array in arrays], sizes))
     for path in leaves:
         report.add("unexpected", path)
-    report.raise_if_any(where)
+    report.raise_if_any("parameters")
     return tensors
 
 

@@ -94,20 +94,17 @@ def read_inputs(
     yield from _windows(config, (each for file in files for each in _read_file(config, file, gold)), gold, window)
 
 
-def read_values(
-    config: TaskConfig, records: Iterable[JsonRecord], window: int | None = WINDOW
-) -> Iterator[PredictInputs]:
+def read_values(config: TaskConfig, records: Iterable[JsonRecord]) -> Iterator[PredictInputs]:
     """Yields the examples of records (see `to_record`), as `read_inputs` does those of a .jsonl file.
 
     Args:
         config: settings with which the examples are read.
         records: the examples.
-        window: number of examples at a time; None: all at once.
 
     Raises:
         UserError: a record does not suit the task; names it.
     """
-    return _windows(config, _read_records(config, iter(records), gold=False), False, window)
+    return _windows(config, _read_records(config, iter(records), gold=False), False, WINDOW)
 
 
 def to_record(value: Any, index: int, kind: str) -> JsonRecord:

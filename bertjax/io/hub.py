@@ -64,12 +64,11 @@ def pin(name: str | os.PathLike[str]) -> str:
     return str(name) if parts.is_pinned else f"hub:{parts.repo}@{fetch(name).name}"
 
 
-def fetch(name: str | os.PathLike[str], patterns: Iterable[str] = SMALL_FILES) -> Path:
+def fetch(name: str | os.PathLike[str]) -> Path:
     """Returns the folder of a revision in the cache, after downloading the files that it lacks, without progress bars.
 
     Args:
         name: `hub:NAME[@REVISION]`.
-        patterns: shell patterns of the files.
 
     Raises:
         UserError: there is no such revision, or neither Hub nor cache hold the files.
@@ -80,7 +79,7 @@ def fetch(name: str | os.PathLike[str], patterns: Iterable[str] = SMALL_FILES) -
     if shown:
         disable_progress_bars()
     try:
-        return _snapshot(name, patterns)
+        return _snapshot(name, SMALL_FILES)
     finally:
         if shown:
             enable_progress_bars()
