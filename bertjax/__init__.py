@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from bertjax.api.runs import open_run as open_run
     from bertjax.api.runs import pretrain as pretrain
     from bertjax.api.runs import sweep as sweep
+    from bertjax.api.towers import from_encoders as from_encoders
     from bertjax.config.model import EncoderConfig as EncoderConfig
     from bertjax.errors import UserError as UserError
+    from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder as PretrainedEncoderDecoder
     from bertjax.hf.pretrained import PretrainedModel as PretrainedModel
     from bertjax.models.encoder import Encoder as Encoder
     from bertjax.objectives.base import Objective as Objective
@@ -37,8 +39,10 @@ _NAMES = {
         *("embed", "fill_mask", "generate", "load_pretrained", "make_objective", "predict", "score_choices"),
     ),
     "bertjax.api.runs": ("Run", "evaluate", "export", "finetune", "open_run", "pretrain", "sweep"),
+    "bertjax.api.towers": ("from_encoders",),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.errors": ("UserError",),
+    "bertjax.hf.encoder_decoder.pretrained": ("PretrainedEncoderDecoder",),
     "bertjax.hf.pretrained": ("PretrainedModel",),
     "bertjax.models.encoder": ("Encoder",),
     "bertjax.objectives.base": ("Objective",),

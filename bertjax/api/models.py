@@ -75,7 +75,7 @@ def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel | Pretrai
 
     The model is called like that of `transformers` and saved by `save_pretrained`; `model.params` are its parameters
     and `model.encoder` is its `bertjax.Encoder`. The heads are those that the class in `architectures` requires, and
-    any other that the files hold. A folder of BART, Marian, T5 or `EncoderDecoderModel` gives encoder and decoder.
+    any other that the files hold. A folder or run of an encoder-decoder gives both towers.
 
     Raises:
         UserError: A file is missing, unreadable or unsafe, or the model is not supported; names the first reason.
@@ -83,7 +83,9 @@ def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel | Pretrai
     path = require_model(folder)
     if not (path / "checkpoints").is_dir():
         return load_folder(path)
-    loaded = load_model(path)
+    loaded = load_generative(path, head=None)
+    if isinstance(loaded.model, PretrainedEncoderDecoder):
+        return loaded.model
     files = loaded.tokenizer.huggingface_files(loaded.model.config.max_position_embeddings)
     return dataclasses.replace(loaded.model, tokenizer_files=files)
 
@@ -306,7 +308,7 @@ def _open(source: ModelSource, head: str | None = None) -> _Opened:
         head: of a run with several networks, takes the first one with this head.
     """
     if isinstance(source, PretrainedModel):
-        with _tokenizer_folder(source.tokenizer_files, source.module_files) as folder:
+        with tokenizer_folder(source.tokenizer_files, source.module_files) as folder:
             return _Opened(source, load_tokenizer(folder), None, None, pooling_of(folder, EmbedOptions()))
     folder = require_model(os.fspath(source))
     require_one_label(folder)
@@ -328,7 +330,7 @@ def _open_finetuned(source: ModelSource | PretrainedEncoderDecoder) -> _Opened:
 
 def _open_generative(model: ModelSource | PretrainedEncoderDecoder) -> Generative:
     if isinstance(model, PretrainedEncoderDecoder):
-        with _tokenizer_folder(model.tokenizer_files) as folder:
+        with tokenizer_folder(model.tokenizer_files) as folder:
             return Generative(model, load_tokenizer(folder))
     if isinstance(model, PretrainedModel):
         return Generative(model, _open(model).tokenizer)
@@ -336,7 +338,7 @@ def _open_generative(model: ModelSource | PretrainedEncoderDecoder) -> Generativ
 
 
 @contextlib.contextmanager
-def _tokenizer_folder(files: Mapping[str, bytes], others: Mapping[str, bytes] | None = None) -> Iterator[Path]:
+def tokenizer_folder(files: Mapping[str, bytes], others: Mapping[str, bytes] | None = None) -> Iterator[Path]:
     """Yields a folder with the tokenizer's files of a loaded model, and others."""
     if not files:
         raise UserError("the model has no tokenizer; load it from a folder that holds one")

@@ -150,7 +150,7 @@ def load_source_model(folder: str | Path, head: str | None = None, step: int | N
         UserError: the model is missing, a file is broken, or the tokenizer belongs to another model.
     """
     folder = require_model(folder)
-    source = _of_run(folder, head, step) if (folder / "checkpoints").is_dir() else _of_folder(folder)
+    source = _of_run(load_run(folder, step), head) if (folder / "checkpoints").is_dir() else _of_folder(folder)
     if source.tokenizer.size > source.config.vocab_size:
         raise UserError(
             f"{folder}: its tokenizer has {source.tokenizer.size} tokens, its model only {source.config.vocab_size}; "
@@ -210,8 +210,7 @@ def _of_folder(folder: Path) -> SourceModel:
     return SourceModel(config.encoder, config.encoder_heads, encoder, tokenizer, decoder=second, encoder_decoder=config)
 
 
-def _of_run(workdir: Path, head: str | None, step: int | None) -> SourceModel:
-    run = load_run(workdir, step)
+def _of_run(run: StoredRun, head: str | None) -> SourceModel:
     objective = run.experiment.objective
 
     def source(name: str, decoder: SourceModel | None = None) -> SourceModel:
@@ -246,7 +245,10 @@ def load_model(folder: Path, head: str | None = None, step: int | None = None) -
     Args:
         folder, head, step: as in `load_source_model`.
     """
-    source = load_source_model(folder, head, step)
+    return _to_device(load_source_model(folder, head, step))
+
+
+def _to_device(source: SourceModel) -> LoadedModel:
     platform.enable_compile_cache(base_config())
     params = jax.device_put(source.params, may_alias=False)
     model = PretrainedModel(float32_config(source.config), params, source.heads)
@@ -260,11 +262,11 @@ class Generative(NamedTuple):
     tokenizer: Tokenizer
 
 
-def load_generative(folder: Path, step: int | None = None) -> Generative:
-    """Loads a causal model, or an encoder-decoder whole; errors are those of `load_source_model`.
+def load_generative(folder: Path, step: int | None = None, head: str | None = "mlm") -> Generative:
+    """Loads a causal model (by `head` another network), or both towers; errors are those of `load_source_model`.
 
     Args:
-        folder, step: as in `load_source_model`.
+        folder, step, head: as in `load_source_model`.
     """
     folder = require_model(folder)
     if not (folder / "checkpoints").is_dir():
@@ -274,7 +276,7 @@ def load_generative(folder: Path, step: int | None = None) -> Generative:
     run = load_run(folder, step)
     both = run.experiment.objective.encoder_decoder
     if both is None:
-        return Generative(*load_model(folder, "mlm", step)[:2])
+        return Generative(*_to_device(_of_run(run, head))[:2])
     platform.enable_compile_cache(base_config())
     return Generative(
         join_towers(run.experiment, both, jax.device_put(run.params, may_alias=False), run.tokenizer), run.tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import threading
 from pathlib import Path
@@ -66,6 +67,28 @@ def test_a_model_is_a_run_a_folder_or_loaded(run: bertjax.Run, tmp_path: Path) -
     folder = bertjax.export(run, tmp_path / "half", dtype="bfloat16", max_shard_size="1GB")
     size = [(each / "model.safetensors").stat().st_size for each in (folder, Path(os.fspath(run)))]
     assert size[0] < 0.6 * size[1]
+
+
+def test_encoders_become_an_encoder_decoder(run: bertjax.Run, tmp_path: Path) -> None:
+    loaded, ids = run.load(), np.arange(5, 14)[None]
+    model = bertjax.from_encoders(run.workdir, loaded, seed=3)
+    shown = repr(model)
+    assert shown.startswith("PretrainedEncoderDecoder(encoder-decoder: encoder ") and len(shown) < 160
+    assert "parameters)" in shown and "\n" not in shown
+    model.save_pretrained(tmp_path / "out")
+    back = bertjax.load_pretrained(tmp_path / "out")
+    assert isinstance(back, bertjax.PretrainedEncoderDecoder) and back.generation == model.generation
+    np.testing.assert_array_equal(back(ids, None, ids).logits, model(ids, None, ids).logits)
+    with pytest.raises(bertjax.UserError, match="out has an encoder and a decoder already; give a single network"):
+        bertjax.from_encoders(tmp_path / "out")
+    tokenizer = json.loads(loaded.tokenizer_files["tokenizer.json"])
+    words = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {
+        f"{word}y" if index == len(words) - 1 else word: index for word, index in words.items()
+    }
+    files = dict(loaded.tokenizer_files) | {"tokenizer.json": json.dumps(tokenizer).encode()}
+    with pytest.raises(bertjax.UserError, match=r"have other tokens .* with init_embeddings=remap"):
+        bertjax.from_encoders(run, dataclasses.replace(loaded, tokenizer_files=files))
 
 
 def test_errors_name_arguments_and_not_flags(run: bertjax.Run, lab: Lab, tmp_path: Path) -> None:

@@ -118,8 +118,9 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("sharing", ["none", "all"])
 def test_a_decoder_begins_as_an_encoder(bert: Path, tmp_path: Path, sharing: str) -> None:
     """Bert2bert and the shared form; both are an `EncoderDecoderModel` of transformers."""
-    model = from_encoders(bert, sharing=sharing)
-    source = flatten_tree(read_folder(bert).params)
+    weights = read_folder(bert)
+    model = from_encoders(weights, weights, sharing)
+    source = flatten_tree(weights.params)
     for tower in tower_params(model.config, model.params):
         for path, leaf in flatten_tree(tower).items():
             assert ("cross_attention" in path) == (path not in source)

@@ -18,7 +18,7 @@ from bertjax.hf.encoder_decoder.families import family_of
 from bertjax.hf.encoder_decoder.folders import EncoderDecoderWeights, read_weights, write_folder
 from bertjax.hf.generate import generate_ids, generation_settings
 from bertjax.hf.inputs import Inputs, check_inputs, max_input_length
-from bertjax.hf.load import read_folder
+from bertjax.hf.load import ModelWeights
 from bertjax.models.encoder_decoder import bind, init_params, warm_start
 from bertjax.types import Params
 
@@ -140,32 +140,31 @@ def read_encoder_decoder(folder: str | os.PathLike[str]) -> PretrainedEncoderDec
 
 
 def from_encoders(
-    encoder: str | os.PathLike[str],
-    decoder: str | os.PathLike[str] | None = None,
+    encoder: ModelWeights,
+    decoder: ModelWeights,
     sharing: str = "none",
     seed: int = 0,
+    start_token_id: int | None = None,
 ) -> PretrainedEncoderDecoder:
     """Makes an encoder-decoder of trained encoders of any family (arXiv:1907.12461); it needs training.
 
     The decoder gets causal attention and fresh cross-attention, and where its model has none a fresh output head.
 
     Args:
-        encoder: folder of the encoder, export of a run, or name on the Hub.
-        decoder: that of the decoder; None = the encoder's (bert2bert).
+        encoder: the encoder.
+        decoder: what the decoder starts as; the encoder itself gives bert2bert.
         sharing: what both share: none, embeddings or all (roberta-shared).
         seed: of the fresh parameters.
+        start_token_id: of the token before the first of a target.
 
     Raises:
-        UserError: a folder cannot be read, or the two cannot share what they should.
+        UserError: the two cannot share what they should.
     """
-    first = read_folder(encoder)
-    second = first if decoder is None else read_folder(decoder)
-    pooler = tuple(head for head in first.heads if head == "pooler")
-    config = EncoderDecoderConfig(
-        first.config, as_decoder(second.config, first.config), sharing, pooler, "encoder-decoder"
-    )
-    params = warm_start(config, init_params(config, jax.random.key(seed)), first.params, second.params)
-    return PretrainedEncoderDecoder(config, jax.device_put(params, may_alias=False), {}, first.tokenizer_files)
+    towers = encoder.config, as_decoder(decoder.config, encoder.config)
+    pooler = tuple(head for head in encoder.heads if head == "pooler")
+    config = EncoderDecoderConfig(*towers, sharing, pooler, "encoder-decoder", start_token_id)
+    params = warm_start(config, init_params(config, jax.random.key(seed)), encoder.params, decoder.params)
+    return PretrainedEncoderDecoder(config, jax.device_put(params, may_alias=False), {}, encoder.tokenizer_files)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))

@@ -63,7 +63,7 @@ CASES = (
     Case("t5", "v1.1: gated GELU, a table of the output", "T5Config",
          _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, initializer_factor=0.3),
          ("T5ForConditionalGeneration",), unwritten=("tie_word_embeddings",)),
-    Case("mt5", "gated SiLU", "MT5Config", _T5 | dict(feed_forward_proj="gated-silu"),
+    Case("mt5", "gated SiLU", "MT5Config", _T5 | dict(feed_forward_proj="gated-silu", initializer_factor=0.3),
          ("MT5ForConditionalGeneration",), unwritten=("tie_word_embeddings",)),
     Case("encoder-decoder", "BERT towers, a deeper decoder with a smaller vocabulary", "EncoderDecoderConfig",
          _pair("bert", vocab_size=71), ("EncoderDecoderModel",)),
