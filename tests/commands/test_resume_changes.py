@@ -14,6 +14,7 @@ from lab import Finished, Lab
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
+from bertjax.config.model import NETWORK_GROUPS
 from bertjax.config.overrides import apply_overrides, declared, flatten, load_config
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import changed_keys, require_same_run, write_config
@@ -33,14 +34,14 @@ MAY_CHANGE = {
     "distributed": "cluster coordinator_address num_processes process_id local_devices "
     "start_timeout peer_timeout wait_timeout end_timeout",
     "data": "cache_dir workers",
-    "export": "at_end",
+    "export": "at_end average_last",
     "logging": "tensorboard wandb_project",
     "profile": "steps",
     "report": "enabled tokens sentence",
 }
 KEYS = flatten(base_config())
 TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.lr_mults": "a=1"}
-TEXT |= dict.fromkeys(("model.attention_class", "generator.attention_class"), "test_resume_changes:OtherAttention")
+TEXT |= {f"{group}.attention_class": "test_resume_changes:OtherAttention" for group in NETWORK_GROUPS}
 
 
 @dataclasses.dataclass(frozen=True)
