@@ -6,7 +6,7 @@ Sizes: small base large of v1.0, v1.1-base v1.1-large, and smoke (two layers eac
 `--config.model.preset=t5-3b`. An export is a `T5ForConditionalGeneration`. Of the 569 tokens of a sequence span
 corruption leaves 512, and the target has 114.
 
-Hardware and time: not measured here. Result: by its authors, an average of 83.28 on GLUE for `base`.
+Hardware and time: not measured here. Result: by its authors, an average of 83.28 on GLUE for the baseline (table 1).
 
 Where this differs: sequences are parts of single documents that [CLS] opens; weights are drawn alike in all matrices;
 AdamW and its rate instead of Adafactor with a rate of 0.01 relative to the size of the weights.
