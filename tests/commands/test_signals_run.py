@@ -108,7 +108,8 @@ def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> N
     command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), *steps, "--workdir"]
     draw, workdir, saved = random.Random(0), tmp_path / "stopped", 0
     for lines, number, twice in ROUNDS:
-        process = subprocess.Popen([*command, str(workdir)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([*command, str(workdir)], preexec_fn=default_interrupt, **pipes)
         assert process.stdout is not None
         for _ in range(lines):  # three before the first step, one every two steps, one for an evaluation
             assert process.stdout.readline()
@@ -126,6 +127,11 @@ def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> N
     for folder in ("stopped", "whole"):
         subprocess.run([*command, str(tmp_path / folder)], check=True, capture_output=True)
     assert weights_digest(workdir) == weights_digest(tmp_path / "whole")
+
+
+def default_interrupt() -> None:
+    """Undoes what a shell does to processes in the background, which ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 ROUNDS = [
