@@ -346,7 +346,7 @@ SMALL: dict[str, dict[str, str]] = {
         "EPOCHS": "0.5",
         "SEEDS": "0,1",
     },
-    "many-hosts": {"STEPS": "200"},
+    "many-hosts": {"STEPS": "80"},
 }
 EXPECTED = {
     "first-model": ["guessing by frequency", "bert ['", "(1, 3, 128)"],
