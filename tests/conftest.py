@@ -6,6 +6,8 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -26,6 +28,12 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tiny layers take less time than threads wait for each other
 
+# Both workers, the processes that tests start, and the next run read what one of them compiled.
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"  # `pytest --cache-clear` deletes it
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+MAX_MEMORY_MAPS = 20_000  # a compiled program takes several, and Linux ends a process with more than 65,530
 SLOWEST_FIRST = ["tests", "parity", "commands", "finetuning", "objectives", "training", "hf", "models"]
 SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]
 _HAS_BEARTYPE = importlib.util.find_spec("beartype") is not None
@@ -49,3 +57,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Moves the folders with the slowest files to the front, so that no process ends long after the others."""
     order = {name: index for index, name in enumerate(SLOWEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_memory_maps() -> Iterator[None]:
+    """Drops compiled programs after a file when a process holds too many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > MAX_MEMORY_MAPS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()

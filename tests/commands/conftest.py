@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import pytest
 from lab import CONFIG, Finished, Lab, sentences
 from ml_collections import ConfigDict
@@ -87,9 +86,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     corpus.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     config = folder / "tiny.py"
     config.write_text(CONFIG.format(corpus=corpus, cache=folder / "cache"))
-    # many tests compile the same small steps
-    jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
     def run(command: str, *arguments: object) -> int:
         config_arguments = () if command in ("export", "evaluate") else ("--config", str(config))

@@ -88,13 +88,11 @@ def checkpoints(workdir: Path) -> list[Path]:
 
 @pytest.mark.long
 def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
-    lab: Lab, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: Lab, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """P13: during a run in a separate process, with TensorBoard's files, and while checkpoints are written."""
     settings = [*STEPS, "--config.logging.tensorboard=true"]
     assert lab.run("pretrain", "--workdir", tmp_path / "whole", *settings) == 0
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(lab.folder / "xla"))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     workdir = disk.folder / "run"
     command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), "--workdir", str(workdir)]
     process = subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
