@@ -31,7 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tiny layers take less
 # Both workers, the processes that tests start, and the next run read what one of them compiled.
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"  # `pytest --cache-clear` deletes it
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 MAX_MEMORY_MAPS = 20_000  # a compiled program takes several, and Linux ends a process with more than 65,530
 SLOWEST_FIRST = ["tests", "parity", "commands", "finetuning", "objectives", "training", "hf", "models"]

@@ -90,7 +90,7 @@ def test_rows_need_not_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("compute", "most", "shapes"),
     [
-        ("float32", 1e-5, [(2, 1, 1), (1, 4, 1), (1, 1, 4), (8, 1, 1), (2, 2, 2)]),
+        ("float32", 1e-5, [(1, 4, 1), (8, 1, 1), (2, 2, 2)]),
         ("bfloat16", 1e-3, [(8, 1, 1), (2, 2, 2)]),
     ],
     ids=["float32", "bfloat16"],
