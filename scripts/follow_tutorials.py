@@ -177,7 +177,7 @@ def run_blocks(
 
 
 def reader_environment(bin_folder: Path, home: Path) -> dict[str, str]:
-    """Returns the environment of a reader: `bertjax` and `python` are those of this process, and nothing is cached.
+    """Returns the environment of a reader: `bertjax` and `python` are those of this process, the home is empty.
 
     Args:
         bin_folder: Empty folder for the two commands.

@@ -402,8 +402,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[tup
     (top / "texts").mkdir()
     write_texts(top / "texts")
     environment = follow.reader_environment(top / "bin", top / "home") | {"PYTHONPATH": str(ROOT)}
-    shared = ("HF_HUB_OFFLINE", "OMP_NUM_THREADS", "JAX_COMPILATION_CACHE_DIR")
-    environment |= {name: os.environ[name] for name in shared}
     environment["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("--xla_force_host_platform_device_count=8", "")
     needs = {"continue": ["first-model"], "finetune": ["first-model", "continue"]}
 
