@@ -31,7 +31,7 @@ FLAGS = {
     "no-triton-gemm": "--xla_gpu_enable_triton_gemm=false",
     "autotune-4": "--xla_gpu_autotune_level=4",
 }
-TESTS = ["tests/models/test_fused.py", "tests/models/test_linear.py", "tests/training/test_step.py"]
+TESTS = ["tests/models/test_attention_kernels.py", "tests/models/test_linear.py", "tests/training/test_step.py"]
 
 
 class Model(NamedTuple):
