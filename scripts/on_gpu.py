@@ -3,12 +3,14 @@
     python scripts/on_gpu.py --out runs/on_gpu --text 'text:corpus/*.txt'
     python scripts/on_gpu.py --out runs/smoke --smoke            on a CPU, tiny sizes: does every job still run?
 
-Each job is its own process with a log, results and a time: tests of the kernels, fused attention against the reference,
-`bertjax benchmark` of the three models with targets (also against PyTorch), scanned and unrolled layers,
-rematerialization, 16-bit moments, plain attention, XLA flags, small models with several steps per dispatch, and the
-memory table. OUT/table.md is rewritten after each job. The same command runs what is missing (`--again` repeats a job);
-`--only` takes names or prefixes, `--list` prints them. A failed job is reported and the others continue; the exit
-status is then 1.
+Each job is its own process with a log, results and a time, most valuable first: the ordinary tests on the GPU, fused
+attention against the reference, `bertjax benchmark` of the models with targets, of other families, and against PyTorch,
+the quickstart, a BERT-base that trains for some minutes, then scanned and unrolled layers, rematerialization, 16-bit
+moments, plain attention, XLA flags, small models with several steps per dispatch, the memory table, and the ordinary
+tests on the CPU of that machine. OUT/table.md and OUT/all.json (every metric and the end of every log) are rewritten
+after each job, and what XLA tuned for a benchmark is in OUT/NAME.autotune.txt. The same command runs what is missing
+(`--again` repeats a job), `--minutes` starts nothing after so long; `--only` takes names or prefixes, `--list` prints
+them. A failed job is reported and the others continue; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ FLAGS = {
     "no-triton-gemm": "--xla_gpu_enable_triton_gemm=false",
     "autotune-4": "--xla_gpu_autotune_level=4",
 }
-TESTS = ["tests/models/test_attention_kernels.py", "tests/models/test_linear.py", "tests/training/test_step.py"]
+SMOKE_TESTS = ["tests/models/test_linear.py"]
+LOG_LINES, LEAST_SECONDS = 40, 20.0
 
 
 class Model(NamedTuple):
@@ -53,6 +56,7 @@ class Job(NamedTuple):
     flags: str = ""
     model: Model | None = None
     ratio_target: float = 0.0
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 PACKED = (
@@ -68,14 +72,23 @@ MODELS = {
         "modernbert.py:base", 64, 1024, ("train.initial_batch_size=None", "train.batch_ramp_steps=None"), 400e3, 600e3
     ),
 }
+FAMILIES = {  # without targets
+    "modernbert-base-8192": Model(
+        "modernbert.py:base", 8, 8192, (*MODELS["modernbert-base"].overrides, "model.max_position_embeddings=8192")
+    ),
+    "deberta-v3-base": Model("deberta.py:v3-base", 64, 512),
+    "electra-base": Model("electra.py:base", 128, 512),
+    "xlnet-base": Model("xlnet.py:base", 64, 512),
+}
 SMALL = {
     "bert-tiny": Model("bert.py:tiny", 256, 128, PACKED),
     "bert-mini": Model("bert.py:mini", 256, 128, PACKED),
     "bert-small": Model("bert.py:small", 256, 128, PACKED),
 }
+AUTOTUNE = "--xla_gpu_dump_autotune_results_to="
 TOGETHER = (1, 8, 32)
 RATIO_TARGET = 1.5
-SMOKE_MODEL = ("model.num_layers=2", "model.hidden_size=64", "model.num_heads=2", "model.intermediate_size=128")
+SMOKE_MODEL = ("model.num_layers=4", "model.hidden_size=64", "model.num_heads=2", "model.intermediate_size=128")
 
 
 class Plan:
@@ -85,14 +98,19 @@ class Plan:
         self.options = options
 
     def jobs(self) -> list[Job]:
-        pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *(TESTS[1:2] if self.options.smoke else TESTS)]
+        smoke, gpu = self.options.smoke, (("BERTJAX_TEST_PLATFORM", "gpu"),)
         kernels = [sys.executable, str(ROOT / "scripts" / "check_kernels.py")]
-        kernels += ["--implementation", "interpret", "--lengths", "128", "--heads", "2"] if self.options.smoke else []
-        results = [Job("tests", pytest), Job("kernels", kernels)]
-        results += [self._benchmark(name, model) for name, model in MODELS.items()]
-        results += [
-            self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--baseline", "hf"])
-            for name, model in MODELS.items()
+        kernels += ["--implementation", "interpret", "--lengths", "128", "--heads", "2"] if smoke else []
+        results = [
+            Job("tests", self._pytest(6), environment=() if smoke else gpu),
+            Job("kernels", kernels),
+            *(self._benchmark(name, model) for name, model in (MODELS | FAMILIES).items()),
+            *(
+                self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--baseline", "hf"])
+                for name, model in MODELS.items()
+            ),
+            Job("quickstart", self._train("quickstart", "quickstart.py", 20 if smoke else None)),
+            Job("curve", self._train("curve", "bert.py:base", 4 if smoke else 2000, MODELS["bert-base"])),
         ]
         for name in ("bert-base", "bert-large")[: 1 if self.options.smoke else 2]:
             results += self._variants(name)
@@ -100,12 +118,40 @@ class Plan:
             for count in TOGETHER:
                 together = model._replace(overrides=(*model.overrides, f"train.steps_per_dispatch={count}"))
                 results.append(self._benchmark(f"small-{name}-{count}-a-dispatch", together))
-        return [*results, self._memory()]
+        return [*results, self._memory(), *([] if smoke else [Job("tests-on-cpu", self._pytest(14))])]
+
+    def _pytest(self, workers: int) -> list[str]:
+        files = SMOKE_TESTS if self.options.smoke else []
+        return [sys.executable, "-m", "pytest", "-q", "-n", "0" if files else str(workers), *files]
+
+    def _train(self, name: str, config: str, num_steps: int | None, model: Model | None = None) -> list[str]:
+        """Returns a run in OUT/runs/NAME that evaluates ten times and exports; `model` gives batches and text."""
+        values = [f"platform={'cpu' if self.options.smoke else 'gpu'}"]
+        if num_steps is not None:
+            values.append(f"train.num_steps={num_steps}")
+        if model is not None:
+            values += [*model.overrides, *self._size(model)]
+        command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(ROOT / "configs" / config)]
+        return [*command, "--workdir", str(self.options.out / "runs" / name), *(f"--config.{each}" for each in values)]
+
+    def _size(self, model: Model) -> list[str]:
+        """Returns values of the text and of the shape of a batch."""
+        options = self.options
+        rows, length = (8, 64) if options.smoke else (model.rows, model.length)
+        values = [
+            f"data.sources={options.text}",
+            f"data.seq_len={length}",
+            f"train.batch_size={rows}",
+            f"data.cache_dir={options.out / 'cache'}",
+        ]
+        if options.smoke:
+            return [*values, *SMOKE_MODEL, "data.vocab_size=1000"]
+        return values + ([f"data.vocab_size={options.vocab_size}"] if options.vocab_size else [])
 
     def _variants(self, name: str) -> list[Job]:
         """Returns variants that change one thing each."""
         model = MODELS[name]
-        layers = 2 if self.options.smoke else 24 if "large" in name else 12
+        layers = 4 if self.options.smoke else 24 if "large" in name else 12
         changes = {
             "scanned": ("model.unroll=1",),
             "unrolled": (f"model.unroll={layers}",),
@@ -127,19 +173,8 @@ class Plan:
         self, name: str, model: Model, flags: str = "", ratio_target: float = 0.0, more: Sequence[str] = ()
     ) -> Job:
         options = self.options
-        rows, length = (8, 64) if options.smoke else (model.rows, model.length)
-        values = [
-            *model.overrides,
-            f"platform={'cpu' if options.smoke else 'gpu'}",
-            f"data.sources={options.text}",
-            f"data.seq_len={length}",
-            f"train.batch_size={rows}",
-            f"data.cache_dir={options.out / 'cache'}",
-        ]
-        if options.smoke:
-            values += [*SMOKE_MODEL, "data.vocab_size=1000"]
-        elif options.vocab_size:
-            values.append(f"data.vocab_size={options.vocab_size}")
+        values = [*model.overrides, f"platform={'cpu' if options.smoke else 'gpu'}", *self._size(model)]
+        flags = flags if options.smoke else f"{flags} {AUTOTUNE}{options.out / name}.autotune.txt".strip()
         amounts = ("1", "2", "1") if options.smoke else (str(options.repeats), str(options.steps), "5")
         command = [sys.executable, "-m", "bertjax", "benchmark", "--config", str(ROOT / "configs" / model.config)]
         command += ["--repeats", amounts[0], "--steps", amounts[1], "--warmup", amounts[2], *more]
@@ -160,7 +195,7 @@ class Plan:
 
 def do(job: Job, out: Path, limit: float) -> dict[str, Any]:
     """Runs a job to its end or time limit and writes `name.done.json`."""
-    environment = dict(os.environ)
+    environment = dict(os.environ) | dict(job.environment)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH", ""))))
     if job.flags:
         environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {job.flags}".strip()
@@ -183,6 +218,20 @@ def do(job: Job, out: Path, limit: float) -> dict[str, Any]:
 def done(name: str, out: Path) -> dict[str, Any] | None:
     file = out / f"{name}.done.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def collect(jobs: Sequence[Job], out: Path) -> dict[str, Any]:
+    """Returns status, metrics and the last lines of the log of every job that has run."""
+    results: dict[str, Any] = {"machine": machine(out)}
+    for job in jobs:
+        saved = done(job.name, out)
+        if saved is not None:
+            lines = (out / f"{job.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+            results[job.name] = saved | {"metrics": _read_results(out, job.name), "log": lines[-LOG_LINES:]}
+            curve = out / "runs" / job.name / "metrics.jsonl"
+            if curve.exists():
+                results[job.name]["curve"] = curve.read_text(encoding="utf-8").splitlines()
+    return results
 
 
 def table(jobs: Sequence[Job], out: Path, smoke: bool) -> list[str]:
@@ -262,6 +311,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="turns of a benchmark (default 5)")
     parser.add_argument("--steps", type=int, default=20, help="steps of a turn (default 20)")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds that a job may take (default 900)")
+    parser.add_argument("--minutes", type=float, default=1e6, help="ends after so long; run again for the rest")
     options = parser.parse_args()
     options.out = options.out.resolve()
     jobs = Plan(options).jobs()
@@ -273,14 +323,20 @@ def main() -> int:
             parser.error(f"unknown job {inputs}; --list prints them")
     options.out.mkdir(parents=True, exist_ok=True)
     selected = [job for job in jobs if not options.only or job.name.startswith(tuple(options.only))]
+    end = time.monotonic() + 60 * options.minutes
     for job in selected:
+        left = end - time.monotonic()
+        if left < LEAST_SECONDS:
+            print(f"{job.name} and those after it were not started: --minutes={options.minutes:g} are over")
+            break
         forgotten = bool(options.again) and job.name.startswith(tuple(options.again))
         saved = None if forgotten else done(job.name, options.out)
         if saved is None or saved["status"] != 0:
-            saved = do(job, options.out, options.limit)
+            saved = do(job, options.out, min(options.limit, left))
             print(f"{job.name}: {saved.get('said', 'done')} ({saved['seconds']:.0f} s)", flush=True)
         text = "\n".join(table(jobs, options.out, options.smoke))
         (options.out / "table.md").write_text(text, encoding="utf-8")
+        (options.out / "all.json").write_text(json.dumps(collect(jobs, options.out), indent=1), encoding="utf-8")
     print(text)
     return int(any((done(job.name, options.out) or {"status": 1})["status"] for job in selected))
 

@@ -1,4 +1,8 @@
-"""Settings that must be made before anything imports jax: the CPU, eight virtual devices, and no network."""
+"""Settings that must be made before anything imports jax: the CPU, eight virtual devices, and no network.
+
+`BERTJAX_TEST_PLATFORM=gpu pytest` runs on a GPU, and BERTJAX_TEST_DEVICES=1 with so many virtual devices of the CPU:
+tests that need more devices are skipped.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,22 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-os.environ["JAX_PLATFORMS"] = "cpu"
+_ON_GPU = os.environ.get("BERTJAX_TEST_PLATFORM", "cpu") == "gpu"
+_DEVICES = int(os.environ.get("BERTJAX_TEST_DEVICES", "1" if _ON_GPU else "8"))
+os.environ["JAX_PLATFORMS"] = "cuda,cpu" if _ON_GPU else "cpu"
+if _ON_GPU:
+    os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # otherwise float32 is multiplied as TF32
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several processes share the device
 # Compilation takes most of the time: LLVM does not optimize, and the older emitters of fusions need half of the time.
 # Flags from the environment come last and take precedence.
-_FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+_FLAGS = f"--xla_force_host_platform_device_count={_DEVICES} --xla_backend_optimization_level=0"
 _FLAGS += " --xla_llvm_disable_expensive_passes=true"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # jaxlib 0.12 aborts on this flag
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
@@ -34,6 +44,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 MAX_MEMORY_MAPS = 20_000  # a compiled program takes several, and Linux ends a process with more than 65,530
+_NO_DEVICES = re.compile(r"needs \d+ devices, but|devices cannot be split|must be >= the product of mesh_shape")
 SLOWEST_FIRST = ["tests", "parity", "commands", "finetuning", "objectives", "training", "hf", "models"]
 SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]
 _HAS_BEARTYPE = importlib.util.find_spec("beartype") is not None
@@ -57,6 +68,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Moves the folders with the slowest files to the front, so that no process ends long after the others."""
     order = {name: index for index, name in enumerate(SLOWEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    return (yield from _skip_without_devices())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    return (yield from _skip_without_devices())
+
+
+def _skip_without_devices() -> Generator[None, None, None]:
+    """Turns the errors of a test that needs more devices than there are into a skip."""
+    try:
+        return (yield)
+    except Exception as error:
+        if _DEVICES < 8 and _NO_DEVICES.search(f"{type(error).__name__}: {error}"):
+            pytest.skip(f"needs more than {_DEVICES} devices")
+        raise
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -41,7 +41,7 @@ def test_the_config_of_every_benchmark_is_one(script: ModuleType, tmp_path: Path
     jobs = script.Plan(options).jobs()
     assert len({job.name for job in jobs}) == len(jobs) > 20
     for job in jobs:
-        if "benchmark" in job.command:
+        if "--config" in job.command:
             cfg = load_config(job.command[job.command.index("--config") + 1])
             check(apply_overrides(cfg, [each for each in job.command if each.startswith("--config.")]))
         else:

@@ -166,15 +166,12 @@ def test_a_signal_to_one_of_two_stops_both_and_one_process_goes_on(lab: Lab, lau
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("how", "victim"), [(signal.SIGKILL, 0), (signal.SIGSTOP, 1)])  # all four: test_peers.py
-def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(
-    launch: Launch, tmp_path: Path, how: signal.Signals, victim: int
-) -> None:
-    """P16: killed or halted during training; the restarted pair has bit-exact losses."""
-    workdir = tmp_path / "run"
+def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(launch: Launch, tmp_path: Path) -> None:
+    """P16: the first is killed in training (test_peers.py: either, killed or halted); the pair's losses come back."""
+    workdir, victim = tmp_path / "run", 0
     pair = launch(workdir, 2, 4)
     wait_for(pair, lambda: checkpoints(workdir) and max(losses(workdir), default=0) >= 6)
-    assert kill_one(pair, victim, how) < PEER_TIMEOUT + 10
+    assert kill_one(pair, victim, signal.SIGKILL) < PEER_TIMEOUT + 10
     assert f"bertjax: process {1 - victim} of 2: process {victim}" in pair[1 - victim].output()
     killed = losses(workdir)
 
@@ -187,20 +184,24 @@ def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", [1, 2])
-def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Path, first: int) -> None:
-    """2 x 4 devices continue as 1 x 8, and the reverse; the reference is a run that never stopped."""
+def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Path) -> None:
+    """2 x 4 devices continue as 1 x 8, and these as 2 x 4; the reference is a run of two that never stopped."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     steps = ["--config.train.num_steps=24"]
-    assert [member.ended() for member in launch(whole, first, 8 // first, *steps)] == [0] * first
-    members = launch(moved, first, 8 // first, *steps)
-    wait_for(members, lambda: checkpoints(moved) and max(losses(moved), default=0) >= 10)
-    for member in members:
-        member.process.kill()
-        member.ended()
-    same_mesh, expected = losses(moved), losses(whole)
-    assert same_mesh == {each: expected[each] for each in same_mesh}  # bit-exact
-    assert [member.ended() for member in launch(moved, 3 - first, 8 // (3 - first), *steps)] == [0] * (3 - first)
+    assert [member.ended() for member in launch(whole, 2, 4, *steps)] == [0] * 2
+    expected = losses(whole)
+    for count, until in ((2, 6), (1, 14)):
+        members = launch(moved, count, 8 // count, *steps)
+        wait_for(
+            members, lambda until=until: max(losses(moved), default=0) >= until and max(checkpoints(moved)) > until - 4
+        )
+        for member in members:
+            member.process.kill()
+            member.ended()
+        if count == 2:
+            same_mesh = losses(moved)
+            assert same_mesh == {each: expected[each] for each in same_mesh}  # bit-exact
+    assert [member.ended() for member in launch(moved, 2, 4, *steps)] == [0] * 2
     result = losses(moved)
     assert set(result) == set(expected) == set(range(1, 25))
     assert all(near(result[each], expected[each]) for each in expected)
