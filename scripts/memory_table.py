@@ -4,9 +4,9 @@
 
 Nothing is trained or allocated: the step is compiled for one device of the current platform and the compiler's own
 account of its buffers is read, as `--config.dry_run=true` does. The state (weights, two moments) is a separate column.
-Layers are scanned (`--unroll 1`), as on accelerators. FLOPs are those of all matmuls of the traced step, loops counted
-by their trip counts, relative to the step without rematerialization. A CPU keeps activations in float32, an accelerator
-in bfloat16, so the numbers of one do not apply to the other: the table names its platform.
+Layers are scanned (`--unroll 1`), as rematerialization needs. FLOPs are those of all matmuls of the traced step, loops
+counted by their trip counts, relative to the step without rematerialization. A CPU keeps activations in float32, an
+accelerator in bfloat16, so the numbers of one do not apply to the other: the table names its platform.
 """
 
 from __future__ import annotations

@@ -45,16 +45,15 @@ class ComputeConfig(Settings, group="model"):
         choices=("none", "full", "dots"),
         computes=False,
         phase=True,
-        help="Backward pass: none keeps every activation, dots the results of matmuls with weights, full only the "
-        "inputs of layers.",
+        help="Backward pass: none keeps every activation, dots the results of matmuls with weights and of fused "
+        "attention, full only the inputs of layers.",
     )
     unroll: int | None = setting(
         None,
         at_least=1,
         computes=False,
         phase=True,
-        help="Layers per iteration of the scan: more compile longer and may run faster. None: all on a CPU without "
-        "`remat`, else 1.",
+        help="Layers per iteration of the scan: more compile longer and run faster. None: all without `remat`, else 1.",
     )
 
 

@@ -13,7 +13,7 @@ from bertjax.models.attention import Attention, CrossAttention, Hidden, KeyValue
 from bertjax.models.attention_context import AttentionContext, CrossInput
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, activation, make_norm
+from bertjax.models.linear import Key, Linear, activation, make_norm, recompute
 from bertjax.models.relative_attention import RelativeAttention
 from bertjax.models.relative_bias import BiasedAttention
 
@@ -61,9 +61,11 @@ class FeedForward(nnx.Module):
 
     @jax.named_scope("feed_forward")
     def __call__(self, x: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S D"]:
-        act = activation(self.config.hidden_act)
-        inner = self.intermediate(x)
-        inner = act(inner) if self.gate is None else act(self.gate(x)) * inner
+        act, inner = activation(self.config.hidden_act), self.intermediate(x)
+        if self.gate is None:
+            inner = recompute(act)(inner)
+        else:
+            inner = recompute(lambda gate, inner: act(gate) * inner)(self.gate(x), inner)
         return self.output(dropout(inner, self.config.activation_dropout, key))
 
 

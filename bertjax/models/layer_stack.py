@@ -25,6 +25,7 @@ from bertjax.models.mesh import shard_batch
 from bertjax.types import Params
 
 STACKS = ("groups", "layers")
+_ATTENTION_KERNELS = ("dot_product_attention_fwd_wrapper", "pallas_call")  # cuDNN's, splash
 Apply = Callable[[Layer, Any, bool, Key | None, Any], Any]
 """`apply(layer, x, local, key, own)` returns the next hidden states; `own` is the layer's element of `per_layer`."""
 
@@ -214,5 +215,12 @@ def _layer_graphdef(config: EncoderConfig, attention_norm: bool) -> nnx.GraphDef
 def _remat(function: Callable, policy: str) -> Callable:
     if policy == "none":
         return function
-    saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if policy == "dots" else None
+    saved = _is_matmul if policy == "dots" else None
     return jax.checkpoint(function, policy=saved, prevent_cse=False, static_argnums=(4,))
+
+
+def _is_matmul(primitive: Any, *inputs: Any, **params: Any) -> bool:
+    """Returns True for matmuls with weights and for fused attention, whose results the backward pass keeps."""
+    if primitive.name in _ATTENTION_KERNELS:
+        return True
+    return bool(jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *inputs, **params))

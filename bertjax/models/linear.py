@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
+from bertjax.models.mesh import target_platform
 
 Key = Array
 Activation = Callable[[Array], Array]
@@ -30,7 +32,80 @@ class KeyStream(nnx.Rngs):
         self.params = lambda: jax.random.fold_in(key, next(numbers))
 
 
-Norm = nnx.LayerNorm | nnx.RMSNorm
+def recompute(function: Callable) -> Callable:
+    """Returns a function whose backward pass keeps its inputs alone, on accelerators, and computes the rest again.
+
+    Elementwise work takes as long there as its bytes: GELU would keep two arrays of the size of its input.
+    """
+    return function if target_platform() == "cpu" else jax.checkpoint(function)
+
+
+class LayerNorm(nnx.LayerNorm):
+    """`nnx.LayerNorm`; on accelerators its backward pass is `normalize`'s."""
+
+    def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
+        if mask is not None or self.scale is None or target_platform() == "cpu":
+            return super().__call__(x, mask=mask)
+        bias = None if self.bias is None else self.bias[...]
+        return normalize(x, self.scale[...], bias, True, self.epsilon, self.dtype)
+
+
+class RMSNorm(nnx.RMSNorm):
+    """`nnx.RMSNorm`; on accelerators its backward pass is `normalize`'s."""
+
+    def __call__(self, x: Array, mask: Array | None = None) -> Array:
+        if mask is not None or self.scale is None or target_platform() == "cpu":
+            return super().__call__(x, mask=mask)
+        return normalize(x, self.scale[...], None, False, self.epsilon, self.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def normalize(
+    x: Float[Array, "*b D"], scale: Float[Array, "D"], bias: Array | None, centred: bool, epsilon: float, dtype: Any
+) -> Float[Array, "*b D"]:
+    """Computes a layer norm (arXiv:1607.06450) or an RMS norm in float32; keeps x and the two numbers of every token.
+
+    Automatic differentiation would keep, and write for the gradient of `scale`, float32 arrays as large as x.
+
+    Args:
+        x: inputs [..., D].
+        scale: factor of every channel [D].
+        bias: added to every channel [D]; None = nothing.
+        centred: subtracts the mean.
+        epsilon: added to the variance.
+        dtype: of the result.
+    """
+    return _normalize_forward(x, scale, bias, centred, epsilon, dtype)[0]
+
+
+def _normalize_forward(
+    x: Array, scale: Array, bias: Array | None, centred: bool, epsilon: float, dtype: Any
+) -> tuple[Array, tuple]:
+    wide = x.astype(jnp.float32)
+    mean = wide.mean(-1, keepdims=True) if centred else jnp.zeros((*x.shape[:-1], 1), jnp.float32)
+    factor = jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + epsilon)
+    axes = range(x.ndim - 1)
+    out = (wide - mean) * factor * jnp.expand_dims(scale, axes)
+    out = out if bias is None else out + jnp.expand_dims(bias, axes)
+    return out.astype(dtype), (x, scale, bias, mean, factor)
+
+
+def _normalize_backward(centred: bool, epsilon: float, dtype: Any, saved: tuple, grad: Array) -> tuple:
+    *saved, grad = jax.lax.optimization_barrier((*saved, grad))  # otherwise XLA keeps what it could compute again
+    x, scale, bias, mean, factor = saved
+    axes = tuple(range(x.ndim - 1))
+    grad = grad.astype(jnp.float32)
+    normed, inner = (x.astype(jnp.float32) - mean) * factor, grad * jnp.expand_dims(scale, axes)
+    grad_x = inner - normed * (inner * normed).mean(-1, keepdims=True)
+    if centred:
+        grad_x = grad_x - inner.mean(-1, keepdims=True)
+    grad_scale = (grad * normed).sum(axes).astype(scale.dtype)
+    grad_bias = None if bias is None else grad.sum(axes).astype(bias.dtype)
+    return (grad_x * factor).astype(x.dtype), grad_scale, grad_bias
+
+
+normalize.defvjp(_normalize_forward, _normalize_backward)
+Norm = LayerNorm | RMSNorm
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -136,8 +211,8 @@ def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
         rngs: stream of the parameters.
     """
     if config.norm_type == "rms_norm":
-        return nnx.RMSNorm(size, epsilon=config.layer_norm_eps, dtype=jnp.dtype(config.result_dtype), rngs=rngs)
-    return nnx.LayerNorm(
+        return RMSNorm(size, epsilon=config.layer_norm_eps, dtype=jnp.dtype(config.result_dtype), rngs=rngs)
+    return LayerNorm(
         size,
         epsilon=config.layer_norm_eps,
         use_bias=config.norm_bias,

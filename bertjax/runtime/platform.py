@@ -133,16 +133,16 @@ def check_determinism(cfg: ConfigDict) -> None:
 def platform_config(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     """Returns the model with the dtypes and the unrolling that suit the platform of the mesh, else that of jax.
 
-    XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions), and its
-    scan copies what the backward pass needs: unrolled is 1.4 times as fast, but `remat` then saves nothing, since XLA
-    merges repeated computations. Accelerators keep activations in bfloat16, too, and compile a single layer.
+    XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions).
+    A scan over layers copies what the backward pass needs, on every platform: unrolled layers compile longer and run
+    faster, but `remat` then saves nothing, since XLA merges repeated computations.
     """
     on_cpu = target_platform() == "cpu"
     compute = cfg.train.compute_dtype
     if compute == "auto":
         compute = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"
     is_chosen = isinstance(cfg.model.unroll, int)  # also for a teacher, whose own config leaves it open
-    unroll = model.unroll or (model.num_layers if on_cpu and model.remat == "none" and not is_chosen else 1)
+    unroll = model.unroll or (model.num_layers if model.remat == "none" and not is_chosen else 1)
     return dataclasses.replace(
         model, compute_dtype=compute, result_dtype="float32" if on_cpu else compute, unroll=unroll
     )

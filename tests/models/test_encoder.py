@@ -155,6 +155,21 @@ def test_rematerialisation_saves_less(small: EncoderConfig, small_params: Params
     assert full < dots < none
 
 
+def test_rematerialised_layers_keep_what_fused_attention_returned(
+    small: EncoderConfig, small_params: Params, batch: dict
+) -> None:
+    def kernels(policy: str) -> int:
+        config = dataclasses.replace(small, remat=policy, attention_implementation="interpret")
+
+        def run(params: Params) -> jax.Array:
+            inputs = (jnp.asarray(batch[name]) for name in NAMES)
+            return bind(config, ALL, params).encode(*inputs).last_hidden_state.sum()
+
+        return str(jax.make_jaxpr(jax.grad(run))(small_params)).count("pallas_call")
+
+    assert 0 < kernels("dots") == kernels("none") < kernels("full")
+
+
 def test_bfloat16_is_close_and_its_gradients_are_float32(
     gradient_of: Callable, small_params: Params, batch: dict, plain: tuple
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,9 @@ import pytest
 from flax import nnx
 
 from bertjax.config.model import EncoderConfig
+from bertjax.models import linear
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import KeyStream, Linear, activation, dot, initializer, make_norm
+from bertjax.models.linear import KeyStream, Linear, activation, dot, initializer, make_norm, recompute
 
 
 def operands(transposed: bool) -> tuple[jax.Array, jax.Array]:
@@ -133,3 +135,40 @@ def test_a_key_stream_has_the_keys_of_flax() -> None:
     ours, theirs = KeyStream(jax.random.key(7)), nnx.Rngs(jax.random.key(7))
     for _ in range(3):
         assert (jax.random.key_data(ours.params()) == jax.random.key_data(theirs.params())).all()
+
+
+def residual_bytes(function: Callable, *inputs: jax.Array) -> int:
+    """Returns the bytes that the backward pass receives."""
+    residuals = jax.eval_shape(lambda *inputs: jax.vjp(function, *inputs)[1], *inputs)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(residuals))
+
+
+@pytest.mark.parametrize("values", [{}, {"norm_bias": False}, {"norm_type": "rms_norm"}])
+def test_norms_on_accelerators_have_the_same_gradients_and_keep_their_input_alone(
+    monkeypatch: pytest.MonkeyPatch, values: dict
+) -> None:
+    config = EncoderConfig(hidden_size=64, num_heads=1, **values)
+    graph, params = nnx.split(make_norm(64, config, nnx.Rngs(0)))
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: leaf + draw.normal(size=leaf.shape).astype(np.float32), params)
+    x, weights = (jnp.asarray(draw.normal(1.0, 3.0, (2, 5, 64)), jnp.float32) for _ in range(2))
+
+    def loss(params: nnx.State, x: jax.Array) -> jax.Array:
+        return (nnx.merge(graph, params)(x) * weights).sum()
+
+    expected = jax.value_and_grad(loss, (0, 1))(params, x)
+    monkeypatch.setattr(linear, "target_platform", lambda: "tpu")
+    result = jax.value_and_grad(loss, (0, 1))(params, x)
+    for ours, plain in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=2e-5)
+    narrow = x.astype(jnp.bfloat16)
+    assert residual_bytes(lambda x: nnx.merge(graph, params)(x), narrow) <= narrow.nbytes + 8 * 10 + 4 * 128
+
+
+def test_activations_on_accelerators_keep_their_input_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = jnp.linspace(-4.0, 4.0, 256)
+    plain, size = jax.grad(lambda x: activation("gelu")(x).sum())(x), residual_bytes(activation("gelu"), x)
+    assert residual_bytes(recompute(activation("gelu")), x) == size > x.nbytes
+    monkeypatch.setattr(linear, "target_platform", lambda: "cuda")
+    assert residual_bytes(recompute(activation("gelu")), x) == x.nbytes
+    np.testing.assert_array_equal(jax.grad(lambda x: recompute(activation("gelu"))(x).sum())(x), plain)
