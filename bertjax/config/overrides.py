@@ -225,7 +225,14 @@ def unknown_key(key: str, declared: Mapping[str, Any]) -> str:
 
 
 def _members(group: str, declared: Mapping[str, Any]) -> str:
-    return ", ".join(known for known in declared if known.startswith(f"{group}."))
+    """Returns the keys of a group; of a group with subgroups, its own keys and the subgroups."""
+    return ", ".join(dict.fromkeys(_below(known, group) for known in declared if known.startswith(f"{group}.")))
+
+
+def _below(key: str, group: str) -> str:
+    """Returns the part of a key one level below its group, as objective.mlm.* of objective.mlm.mask_rate."""
+    name, _, rest = key.removeprefix(f"{group}.").partition(".")
+    return f"{group}.{name}.*" if rest else f"{group}.{name}"
 
 
 def _nearest(key: str, declared: Mapping[str, Any]) -> list[str]:
