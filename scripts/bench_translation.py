@@ -129,6 +129,8 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
 def run_torch(options: argparse.Namespace) -> dict[str, Any]:
     """Trains `nn.Transformer` as a usual loop does: batches of shuffled pairs, padded to the longest one."""
     import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_model, save_model
     from torch import nn
 
     torch.manual_seed(0)
@@ -172,9 +174,10 @@ def run_torch(options: argparse.Namespace) -> dict[str, Any]:
     model = Translator()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9)
     loss_of = nn.CrossEntropyLoss(ignore_index=pad, label_smoothing=0.1)
-    stored, elapsed, step, order, draw = [], 0.0, 0, [], np.random.default_rng(0)
+    elapsed, step, order, draw = 0.0, 0, [], np.random.default_rng(0)
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bfloat16")
-    for point in range(1, options.points + 1):
+    weights_of = {point: options.out / f"torch-{point}.safetensors" for point in range(1, options.points + 1)}
+    for point in () if all(map(Path.exists, weights_of.values())) else weights_of:
         while elapsed < options.minutes * 60 * point / options.points:
             began = time.monotonic()
             if len(order) < options.batch_size:
@@ -191,44 +194,52 @@ def run_torch(options: argparse.Namespace) -> dict[str, Any]:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             elapsed += time.monotonic() - began
-        stored.append((elapsed, step, {name: each.clone() for name, each in model.state_dict().items()}))
+        save_model(model, weights_of[point], {"seconds": str(elapsed), "steps": str(step)})
 
     @torch.no_grad()
     def translate(texts: list[list[int]], beams: int) -> list[list[int]]:
-        """Beam search over a batch; scores are log probabilities divided by the length, as with length_penalty=1."""
+        """Beam search over a batch, which texts leave that have ended in all beams.
+
+        Scores are log probabilities divided by the length, as with length_penalty=1.
+        """
         source = padded(texts).repeat_interleave(beams, 0)
-        memory, count = model.encode(source), len(texts)
-        ids = torch.full((count * beams, 1), tokenizer.cls_id)
-        scores = torch.tensor([0.0] + [-1e9] * (beams - 1)).repeat(count, 1)
-        finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(count)]
+        memory, open_texts = model.encode(source), list(range(len(texts)))
+        ids = torch.full((len(source), 1), tokenizer.cls_id)
+        scores = torch.tensor([0.0] + [-1e9] * (beams - 1)).repeat(len(texts), 1)
+        finished: list[list[tuple[float, list[int]]]] = [[] for _ in texts]
         for length in range(1, MAX_TOKENS + 1):
-            logits = model.decode(ids, memory, source)[:, -1].log_softmax(-1).view(count, beams, -1)
-            best, index = (scores[:, :, None] + logits).view(count, -1).topk(2 * beams, -1)
-            rows, next_scores = [], torch.full((count, beams), -1e9)
-            for item in range(count):
+            logits = model.decode(ids, memory, source)[:, -1].log_softmax(-1).view(len(open_texts), beams, -1)
+            best, index = (scores[:, :, None] + logits).view(len(open_texts), -1).topk(2 * beams, -1)
+            rows, next_scores, remaining = [], [], []
+            for item, text in enumerate(open_texts):
                 alive: list[tuple[float, int, int]] = []
                 for rank, (value, flat) in enumerate(zip(best[item].tolist(), index[item].tolist(), strict=True)):
                     parent, token = divmod(flat, logits.shape[-1])
                     if token == end and rank < beams:
-                        finished[item].append((value / length, ids[item * beams + parent, 1:].tolist()))
+                        finished[text].append((value / length, ids[item * beams + parent, 1:].tolist()))
                     elif token != end and len(alive) < beams:
                         alive.append((value, parent, token))
-                for beam, (value, parent, token) in enumerate(alive):
-                    next_scores[item, beam] = value
-                    rows.append(torch.cat([ids[item * beams + parent], torch.tensor([token])]))
-            ids, scores = torch.stack(rows), next_scores
-            if all(len(each) >= beams for each in finished):
+                if length == MAX_TOKENS:
+                    finished[text].append((alive[0][0] / length, ids[item * beams + alive[0][1], 1:].tolist()))
+                if len(finished[text]) < beams:
+                    remaining.append(item)
+                    next_scores.append([value for value, _, _ in alive])
+                    rows += [torch.cat([ids[item * beams + at], torch.tensor([token])]) for _, at, token in alive]
+            if not remaining:
                 break
-        for item in range(count):
-            finished[item].append((float(scores[item, 0]) / MAX_TOKENS, ids[item * beams, 1:].tolist()))
+            taken = torch.tensor([item * beams + beam for item in remaining for beam in range(beams)])
+            ids, scores, memory, source = torch.stack(rows), torch.tensor(next_scores), memory[taken], source[taken]
+            open_texts = [open_texts[item] for item in remaining]
         return [max(each)[1] for each in finished]
 
     test, references = read_pairs(options.test)
     encoded, points = encode(tokenizer, test), []
     model.eval()
-    for seconds, steps, weights in stored:
-        model.load_state_dict(weights)
-        entry: dict[str, Any] = {"seconds": seconds, "steps": steps}
+    for path in weights_of.values():
+        load_model(model, path)
+        with safe_open(path, framework="pt") as opened:
+            trained = opened.metadata()
+        entry: dict[str, Any] = {"seconds": float(trained["seconds"]), "steps": int(trained["steps"])}
         for name, beams in (("greedy", 1), ("beam", BEAM)):
             groups = [encoded[begin : begin + DECODED] for begin in range(0, len(encoded), DECODED)]
             ids = [each for group in groups for each in translate(group, beams)]
