@@ -27,6 +27,8 @@ def run(options: argparse.Namespace) -> None:
         )
         for line in from_config.losses(corpus) if corpus.reused else ():  # `prepare` has printed them for a new corpus
             print(f"  {line}")
+    for line in pipeline.mixture_lines(cfg.train.num_steps):
+        print(f"in a run of {cfg.train.num_steps:,} steps, {line}")
     for line in from_config.few_rows_warning(cfg, prepared, sum(pipeline.sequences_per_epoch.values())):
         print(line)
     for name, corpus in prepared.held_out.items():

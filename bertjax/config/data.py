@@ -18,12 +18,12 @@ EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sen
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(Settings, group="data"):
-    """Sources, tokenizer and example format; `FilterConfig` has the keys that drop documents."""
+    """Sources, tokenizer and example format; `FilterConfig` and `SourceMixtureConfig` have the other keys."""
 
     sources: tuple[str, ...] = setting(
         ("builtin:python-docs",),
-        help='KIND:WHERE[#FIELD][@WEIGHT], such as "text:books/*.txt.gz@0.3"; kinds: builtin text lines files jsonl '
-        "parquet hub.",
+        help='KIND:WHERE[#FIELD][@WEIGHT][@MIN..MAX epochs], such as "text:books/*.txt.zst@0.3"; kinds: builtin text '
+        "lines files jsonl parquet arrow tar hub.",
     )
     eval_sources: tuple[str, ...] = setting(
         (),

@@ -99,7 +99,7 @@ ATTENTION: Registry[Any] = Registry(
     prefix="model",
 )
 
-_SOURCE_KINDS = ["builtin", "text", "lines", "files", "jsonl", "parquet", "hub"]
+_SOURCE_KINDS = ["builtin", "text", "lines", "files", "jsonl", "parquet", "arrow", "tar", "hub"]
 _SOURCE_KINDS += ["tsv", "csv", "parallel", "conll", "squad"]
 
 SOURCES: Registry[Any] = Registry(

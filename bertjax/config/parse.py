@@ -20,6 +20,7 @@ from bertjax.config.objectives.base import STREAM_FORMATS, ObjectiveConfig
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.overrides import check_keys, load_config, set_values
 from bertjax.config.phases import list_phases
+from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, check_source, parse_source
 from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.errors import UserError
@@ -50,7 +51,7 @@ def check(cfg: ConfigDict) -> None:
             f"deterministic=true: train.dropout_prng={cfg.train.dropout_prng} gives other numbers on another mesh or "
             "version of XLA; set train.dropout_prng=threefry, or deterministic=false"
         )
-    for cls in (DataConfig, FilterConfig, DistributedConfig, OptimizerConfig):
+    for cls in (DataConfig, FilterConfig, SourceMixtureConfig, DistributedConfig, OptimizerConfig):
         read_group(cfg, cls)
     _check_sources(cfg)
     if cfg.export.average_last > cfg.checkpoint.keep:
@@ -83,6 +84,7 @@ def _check_phase(cfg: ConfigDict) -> None:
     if data.example_format in STREAM_FORMATS:
         _check_stream(cfg, model.bi_data)
     _check_packing(cfg)
+    _check_mixture(cfg)
     mesh.check_model(model)
     _check_batch_sizes(cfg, mesh.batch_shards or 1)
 
@@ -167,8 +169,19 @@ def _check_sources(cfg: ConfigDict) -> None:
     weighted = [source for source in training if source.weight is not None]
     if weighted and len(weighted) < len(training):
         raise UserError("data.sources: give every source a weight (@NUMBER) or none of them")
-    if any(source.weight is not None for source in held_out):
-        raise UserError("data.eval_sources: held-out sources have no weights")
+    if any(source.weight is not None or source.epochs for source in held_out):
+        raise UserError("data.eval_sources: held-out sources have no weights and no epochs")
+
+
+def limits_epochs(cfg: ConfigDict) -> bool:
+    """Returns whether the shares of sources follow the length of the run, because their epochs are limited."""
+    has_limits = any(parse_source(text).epochs for text in cfg.data.sources)
+    return has_limits or any(phase.cfg.data.mixture_epochs != ".." for phase in list_phases(cfg))
+
+
+def _check_mixture(cfg: ConfigDict) -> None:
+    if read_group(cfg, SourceMixtureConfig).mixture_alpha is not None and any(each.weight for each in sources(cfg)):
+        raise UserError("data.mixture_alpha mixes by size: remove @WEIGHT from data.sources, or set it to None")
 
 
 def _check_stream(cfg: ConfigDict, bi_data: bool) -> None:

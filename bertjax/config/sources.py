@@ -1,18 +1,22 @@
-"""The grammar of sources, `KIND:WHERE[:CONFIG[:SPLIT]][#FIELD][@WEIGHT]`, and the files that they name."""
+"""The grammar of sources, `KIND:WHERE[:CONFIG[:SPLIT]][#FIELD][@WEIGHT][@MIN..MAX]`, and the files that they name."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import fnmatch
 import glob
+import json
 import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+from bertjax.compression import ENDINGS, bare_name
 from bertjax.config.extensions import SOURCES
+from bertjax.config.patterns import expand_pattern, identity
 from bertjax.config.registry import import_object
+from bertjax.config.source_mixture import EPOCHS, Limits, parse_epochs
 from bertjax.errors import UserError, require_regular_file
 
 
@@ -32,8 +36,9 @@ class SourceKind:
         is_file: Whether WHERE is the path or the pattern of files; the functions get WHERE itself where it is not.
         digest: Where WHERE names no files, `package.module:function`, called with (WHERE): bytes that change whenever
             the documents do.
-        files: Where WHERE names several files that are read together, `package.module:function`, called with (WHERE):
-            their paths; `rows` gets WHERE itself, so `is_file` is False.
+        files: Where WHERE names its files in another way, `package.module:function`, called with (WHERE): their paths.
+            With `is_file` they are read one by one, and no path leaves WHERE to be a path or pattern; without, they are
+            read together, by functions that get WHERE itself.
     """
 
     where: str = ""
@@ -52,7 +57,7 @@ class SourceKind:
 
 
 _TEXTS, _TABLES, _TASKS = "bertjax.data.readers", "bertjax.finetuning.readers.tables", "bertjax.finetuning.readers"
-HUB = "a Hugging Face data set, NAME[:CONFIG[:SPLIT]]"
+HUB = "a Hugging Face data set, NAME[:CONFIG[:SPLIT]], CONFIG or data_files=PATTERN"
 KINDS = {
     "builtin": SourceKind(
         "an embedded corpus, by name",
@@ -71,7 +76,21 @@ KINDS = {
         f"{_TABLES}:jsonl_rows",
         has_field=True,
     ),
-    "parquet": SourceKind("one row per document, in the column #FIELD", f"{_TEXTS}:read_parquet", has_field=True),
+    "parquet": SourceKind(
+        "one row per document, in the column #FIELD", f"{_TEXTS}:read_column", f"{_TABLES}:table_rows", has_field=True
+    ),
+    "arrow": SourceKind(
+        "a folder of datasets.save_to_disk, or its Arrow files, the document in the column #FIELD",
+        f"{_TEXTS}:read_column",
+        f"{_TABLES}:table_rows",
+        has_field=True,
+        files="bertjax.config.sources:saved_files",
+    ),
+    "tar": SourceKind(
+        "one document per member that ends in .FIELD (txt), or in .json with the document in #json.FIELD",
+        "bertjax.data.archives:read_tar",
+        has_field=True,
+    ),
     "parallel": SourceKind(
         "two files with an example per line, SOURCE:TARGET, or PREFIX:en-de for PREFIX.en and PREFIX.de",
         rows=f"{_TABLES}:parallel_rows",
@@ -96,13 +115,33 @@ KINDS = {
 BUILTINS = ("python-docs",)
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*):")
 _KIND_BY_ENDING = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "json": "squad", "conll": "conll", "txt": "conll"}
+_KIND_BY_ENDING |= {"parquet": "parquet", "arrow": "arrow"}
 _ENDINGS = {"text": "txt", "lines": "txt", "files": "txt", "squad": "json"}
-_UNREADABLE = (".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
-_FIELD = re.compile(r"#(\w[\w-]*)$")
+_KIND_OF_FILE = {".parquet": "parquet", ".arrow": "arrow", ".tar": "tar", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_BINARY = ("parquet", "arrow", "tar")
+_UNREADABLE = (".zip", ".7z", ".rar", *(f"{kind}{ending}" for kind in (".parquet", ".arrow") for ending in ENDINGS))
+_FIELD = re.compile(r"#(?![^#]*\.(?:jsonl|ndjson|parquet|arrow|tar|tgz|gz|bz2|xz|zst)$)(\w[\w.-]*)$")
+_EPOCHS = re.compile(f"@({EPOCHS})$")
 _WEIGHT = re.compile(r"@([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))$", re.IGNORECASE)
-_JSON_LINES = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz)?$")
 _LANGUAGES = re.compile(r"(\w+)-(\w+)")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+class HubData(NamedTuple):
+    """A data set of the Hub: its name, a config or a pattern of files of the repository, and a split."""
+
+    name: str
+    config: str | None
+    split: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `datasets.load_dataset` that select the files."""
+        key, is_pattern, pattern = (self.config or "").partition("data_files=")
+        return {"data_files": pattern} if is_pattern and not key else {"name": self.config}
+
+    def __str__(self) -> str:
+        return f"hub data set {self.name!r} (config {self.config or 'default'}, split {self.split})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +153,7 @@ class Source:
         where: Path, pattern, builtin name, or NAME[:CONFIG[:SPLIT]].
         field: Field or column of the document.
         weight: Weight in a mixture; None leaves its share to its size.
+        epochs: Fewest and most epochs in a mixture; None: those of `data.mixture_epochs`.
         text: The source as it was written.
         key: The config key or flag that messages name.
         kinds: The kinds that this key may have.
@@ -126,6 +166,7 @@ class Source:
     text: str
     key: str = dataclasses.field(default="data.sources", compare=False)
     kinds: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    epochs: Limits | None = None
 
     @property
     def spec(self) -> SourceKind:
@@ -133,10 +174,10 @@ class Source:
         return SOURCES.load(self.kind)
 
     @property
-    def hub_parts(self) -> tuple[str, str | None, str]:
-        """(name, config or None, split) of a hub source; see `split_hub_name`."""
+    def hub_parts(self) -> HubData:
+        """Parts of a hub source; see `split_hub_name`."""
         if (parts := split_hub_name(self.where)) is None:
-            raise self.error("write hub:NAME[:CONFIG[:SPLIT]], NAME as owner/name")
+            raise self.error("write hub:NAME[:CONFIG[:SPLIT]], NAME as owner/name, CONFIG or data_files=PATTERN")
         return parts
 
     def error(self, message: str) -> UserError:
@@ -144,19 +185,19 @@ class Source:
         return UserError(f"{self.key}: {self.text!r}: {message}")
 
 
-def split_hub_name(where: str) -> tuple[str, str | None, str] | None:
-    """Returns (name, config or None, split) of NAME[:CONFIG[:SPLIT]]; None for another form.
+def split_hub_name(where: str) -> HubData | None:
+    """Returns the parts of NAME[:CONFIG[:SPLIT]]; None for another form.
 
     An empty CONFIG is the default one, no SPLIT is train.
     """
     name, config, split = [*where.split(":", 2), "", ""][:3]
     if not _HUB_NAME.fullmatch(name) or re.search(r":(?![^\[]*\])", split):
         return None
-    return name, config or None, split or "train"
+    return HubData(name, config or None, split or "train")
 
 
 def parse_source(text: str, key: str = "data.sources", purpose: str = "documents") -> Source:
-    """Parses a source; the field and the weight of a corpus are the last `#WORD` and `@FLOAT`, in either order.
+    """Parses a source; field, weight and epochs of a corpus are the last `#WORD`, `@FLOAT` and `@MIN..MAX`.
 
     Args:
         text: The source as it was written.
@@ -175,9 +216,11 @@ def parse_source(text: str, key: str = "data.sources", purpose: str = "documents
         raise UserError(
             f"{key}: {text!r} must begin with one of {', '.join(f'{k}:' for k in kinds)}{_hint(text, kinds)}"
         )
-    field = weight = None
+    field = weight = epochs = None
     is_corpus = purpose == "documents"
-    for _ in range(2 if is_corpus else 0):
+    for _ in range(3 if is_corpus else 0):
+        if epochs is None and (match := _EPOCHS.search(where)):
+            epochs, where = parse_epochs(match[1], f"{key}: {text!r}"), where[: match.start()]
         if weight is None and (match := _WEIGHT.search(where)):
             weight, where = match[1], where[: match.start()]
         if field is None and spec.has_field and (match := _FIELD.search(where)):
@@ -188,7 +231,7 @@ def parse_source(text: str, key: str = "data.sources", purpose: str = "documents
         raise UserError(f"{key}: {text!r} names nothing after '{kind}:' ({spec.where})")
     if is_corpus and spec.has_field:
         field = field or "text"
-    source = Source(kind, where, field, None if weight is None else float(weight), text, key, kinds)
+    source = Source(kind, where, field, None if weight is None else float(weight), text, key, kinds, epochs)
     if kind == "hub":
         _ = source.hub_parts  # raises for another form
     return source
@@ -225,23 +268,53 @@ def check_source(source: Source) -> None:
 
 def source_files(source: Source) -> list[str]:
     """Returns the files of a source, sorted; raises `UserError` where none can be read."""
-    if source.spec.files:
-        try:
-            paths: list[str] = import_object(source.spec.files, source.text)(source.where)
-        except UserError as error:
-            raise source.error(str(error)) from None
+    if not source.spec.is_file:
+        paths = _listed_files(source)
         for path in paths:
             _check_file(source, path)
         return paths
-    if not source.spec.is_file:
-        return []
     files: dict[tuple[int, int], str] = {}
     for path in sorted(set(_matches(source)), key=lambda path: (os.path.islink(path), path)):
         _check_file(source, path)
-        files.setdefault(_identity(path), path)
+        files.setdefault(identity(path), path)
     if not files:
         raise _missing_file(source)
     return sorted(files.values())
+
+
+def _listed_files(source: Source) -> list[str]:
+    if not source.spec.files:
+        return []
+    try:
+        paths: list[str] = import_object(source.spec.files, source.text)(source.where)
+    except UserError as error:
+        raise source.error(str(error)) from None
+    return paths
+
+
+def saved_files(where: str) -> list[str]:
+    """Returns the files of a folder of `datasets.save_to_disk`, none where it is another path."""
+    folder = os.path.expanduser(where)
+    if splits := _read_json(os.path.join(folder, "dataset_dict.json")):
+        names = ", ".join(splits.get("splits", []))
+        raise UserError(f"the folder holds the splits {names}; name one, such as arrow:{os.path.join(where, 'train')}")
+    state = _read_json(os.path.join(folder, "state.json"))
+    paths = [os.path.join(folder, os.path.basename(each["filename"])) for each in state.get("_data_files", ())]
+    for path in paths:
+        if not os.path.isfile(path):
+            raise UserError(f"{path} is missing, which state.json of the folder names; copy or save the folder again")
+    return paths
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            result: dict[str, Any] = json.load(file)
+            return result
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
 
 
 def parallel_files(where: str) -> list[str]:
@@ -252,7 +325,7 @@ def parallel_files(where: str) -> list[str]:
     names = [os.path.expanduser(each) for each in (first, second)]
     if (languages := _LANGUAGES.fullmatch(second)) and not os.path.exists(names[1]):
         names = [f"{names[0]}.{each}" for each in languages.groups()]
-    paths = [next((path for path in (name, f"{name}.gz") if os.path.exists(path)), None) for name in names]
+    paths = [next(filter(os.path.exists, (name + each for each in ("", *ENDINGS))), None) for name in names]
     for name, path in zip(names, paths, strict=True):
         if path is None:
             raise UserError(f"no such file: {name}; relative to {os.getcwd()}")
@@ -261,63 +334,15 @@ def parallel_files(where: str) -> list[str]:
 
 def _matches(source: Source) -> Iterator[str]:
     where = os.path.expanduser(source.where)
-    if os.path.exists(where):  # also a real name that looks like a pattern, such as a[1].txt
+    if paths := _listed_files(source):
+        yield from paths
+    elif os.path.exists(where):  # also a real name that looks like a pattern, such as a[1].txt
         yield where
     elif glob.has_magic(where):
-        root = "/" if where.startswith("/") else ""
-        parts = [part for part in where.split("/") if part not in ("", ".")]
-        yield from (path for path in _expand(root, parts, {}) if os.path.isfile(path))
-
-
-def _expand(folder: str, parts: list[str], visited: dict[int, set[tuple[int, int]]]) -> Iterator[str]:
-    """Yields the paths that match a pattern, as `glob` does, but enters no folder twice by ** whatever links there are.
-
-    Args:
-        folder: folder to search, "" for the current one.
-        parts: the rest of the pattern between slashes.
-        visited: folders that every ** has entered, by the number of parts from there on.
-    """
-    if not parts:
-        yield folder
-        return
-    name, rest = parts[0], parts[1:]
-    if name == "**":
-        entered = visited.setdefault(len(parts), set())
-        if (identity := _identity(folder or ".")) in entered:
-            return
-        entered.add(identity)
-        yield from _expand(folder, rest, visited)
-        inside = [os.path.join(folder, each) for each in _names(folder) if not each.startswith(".")]
-        for path in inside:
-            if os.path.isdir(path):
-                yield from _expand(path, parts, visited)
-            elif not rest:
-                yield path
-    elif not glob.has_magic(name):
-        path = os.path.join(folder, name)
-        if os.path.exists(path):
-            yield from _expand(path, rest, visited)
-    else:
-        for match in fnmatch.filter(_names(folder), name):
-            if name.startswith(".") or not match.startswith("."):
-                yield from _expand(os.path.join(folder, match), rest, visited)
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder or "."))
-    except OSError:  # not a folder, or not readable
-        return []
-
-
-def _identity(path: str) -> tuple[int, int]:
-    """Returns what two names of one file or folder have in common."""
-    result = os.stat(path)
-    return result.st_dev, result.st_ino
+        yield from expand_pattern(where)
 
 
 def _check_file(source: Source, path: str) -> None:
-    name = path.lower()
     require_regular_file(path, f"{source.key}: {source.text!r}")
     if os.path.isdir(path):
         ending = _ENDINGS.get(source.kind, source.kind)
@@ -326,19 +351,18 @@ def _check_file(source: Source, path: str) -> None:
         raise source.error(f"{path} may not be read; check its permissions")
     if SOURCES.is_extension(source.kind):
         return
-    if name.endswith(_UNREADABLE):
-        raise source.error(f"{path} is an archive; unpack it, or compress its text with gzip")
-    actual = "parquet" if name.endswith(".parquet") else "jsonl" if _JSON_LINES.search(name) else ""
-    if actual != source.kind and (
-        actual == "parquet" or source.kind == "parquet" or (actual and "text" in source.kinds)
-    ):
+    if path.lower().endswith(_UNREADABLE):
+        raise source.error(f"{path} is an archive; unpack it, or compress its text as {', '.join(ENDINGS)}")
+    actual = _KIND_OF_FILE.get(os.path.splitext(bare_name(path))[1], "")
+    is_binary = actual in _BINARY or source.kind in _BINARY
+    if actual != source.kind and (is_binary or (actual and "text" in source.kinds)):
         advice = f"write {actual}:{path}#FIELD" if actual in source.kinds else f"write {', '.join(source.kinds)}"
         raise source.error(f"{path} is not a {source.kind} file; {advice}")
 
 
 def _hint(text: str, kinds: Sequence[str]) -> str:
     is_corpus = "text" in kinds
-    ending = os.path.splitext(text.removesuffix(".gz"))[1].lstrip(".").lower()
+    ending = os.path.splitext(bare_name(text))[1].lstrip(".")
     kind = "text" if is_corpus else _KIND_BY_ENDING.get(ending)
     near = difflib.get_close_matches(text.strip().partition(":")[0], kinds, n=1)
     if near and ":" in text:

@@ -31,9 +31,9 @@ class TaskConfig(Settings, group="task"):
     )
     train: tuple[str, ...] = setting(
         (),
-        help="Labelled data, KIND:PATH. Kinds: tsv, csv, jsonl, hub:NAME[:CONFIG[:SPLIT]], conll for tokens, squad for "
-        "qa, parallel:SOURCE:TARGET or parallel:PREFIX:en-de (two files with an example per line) for seq2seq. Paths "
-        "may be patterns and end in .gz.",
+        help="Labelled data, KIND:PATH. Kinds: tsv, csv, jsonl, parquet, arrow, hub:NAME[:CONFIG[:SPLIT]], conll for "
+        "tokens, squad for qa, parallel:SOURCE:TARGET or parallel:PREFIX:en-de (two files with an example per line) "
+        "for seq2seq. Paths may be patterns; text may be compressed (.gz, .bz2, .xz, .zst).",
     )
     eval: tuple[str, ...] = setting(
         (), help="Held-out data of the same form, scored `evals_per_epoch` times per epoch; (): none."

@@ -12,6 +12,8 @@ from bertjax.config.fields import Settings, read_group, setting
 
 PLAIN_TAGS = "plain"
 
+_RECORDS = ("jsonl", "parquet", "arrow", "hub")
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskKind(Settings):
@@ -53,7 +55,7 @@ class TaskKind(Settings):
     output_labels: ClassVar[tuple[str, ...] | None] = None
     per_token: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = False
-    source_kinds: ClassVar[tuple[str, ...]] = ("tsv", "csv", "jsonl", "hub")
+    source_kinds: ClassVar[tuple[str, ...]] = ("tsv", "csv", *_RECORDS)
     example_source: ClassVar[str] = "tsv:train.tsv"
 
     @classmethod
@@ -122,7 +124,7 @@ class TokensConfig(TaskKind, group="task.tokens"):
         "accuracy": ("share", "Words with the right label."),
     }
     has_classes = per_token = True
-    source_kinds, example_source = ("conll", "jsonl", "hub"), "conll:train.txt"
+    source_kinds, example_source = ("conll", *_RECORDS), "conll:train.txt"
 
     tag_scheme: str = setting(
         "auto",
@@ -156,7 +158,7 @@ class QaConfig(TaskKind, group="task.qa"):
         "best_f1_threshold": ("logits", "That threshold."),
     }
     per_token = True
-    source_kinds, example_source = ("squad", "jsonl", "hub"), "squad:train-v1.1.json"
+    source_kinds, example_source = ("squad", *_RECORDS), "squad:train-v1.1.json"
 
     doc_stride: int = setting(
         128,
@@ -201,7 +203,7 @@ class Seq2SeqTaskConfig(TaskKind, group="task.seq2seq"):
     }
     columns = ("source", "target")
     has_targets = reads_texts = True
-    source_kinds, example_source = ("parallel", "tsv", "csv", "jsonl", "hub"), "parallel:train:en-de"
+    source_kinds, example_source = ("parallel", "tsv", "csv", *_RECORDS), "parallel:train:en-de"
 
     max_target_length: int = setting(128, at_least=2, help="Tokens of a target, its end token included.")
     source_prefix: str = setting(

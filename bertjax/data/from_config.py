@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,12 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.data import TOKENIZER_MODELS, DataConfig
-from bertjax.config.fields import read_group
+from bertjax.config.fields import read_group, settings_of
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.phases import list_phases
+from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, source_files
 from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from bertjax.data.phased_pipeline import PhasedPipeline
     from bertjax.data.pipeline import Pipeline, ProcessShare
     from bertjax.data.prepare import CorpusRecipe, PreparedCorpus
+    from bertjax.data.shares import Mixing
     from bertjax.data.tokenizer import Tokenizer
 
 LogFunction = Callable[[str], None]
@@ -143,16 +146,27 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
     """
     from bertjax.data.phased_pipeline import PhaseBatches, PhasedPipeline
     from bertjax.data.pipeline import all_sequences
+    from bertjax.data.shares import mixing_from_config
 
     phases: list[PhaseBatches] = []
-    used: dict[str, int] = {}  # rows that every kind of row has given so far
-    kind, rows = "", 0
-    for start, current in list_phases(cfg):
-        if phases:
-            used[kind] += (start - phases[-1].start) * rows
-        kind, rows = str(current.data), current.train.batch_size
-        pipeline = _pipeline(current, prepared, prepared.training, "train", prepared.weights, rows, cfg.seed)
-        phases.append(PhaseBatches(start, used.setdefault(kind, 0), pipeline))
+    listed = list_phases(cfg)
+    stops = [*(phase.start for phase in listed[1:]), cfg.train.num_steps]
+    totals: Counter[str] = Counter()  # sequences of every stream over the run
+    for (start, current), stop in zip(listed, stops, strict=True):
+        totals[str(current.data)] += (stop - start) * current.train.batch_size
+    position: Counter[str] = Counter()  # where every stream continues
+    used: dict[str, dict[str, int]] = {}  # sequences of every source, by what sequences are like
+    for (start, current), stop in zip(listed, stops, strict=True):
+        stream, sequences = str(current.data), current.train.batch_size
+        mixing = mixing_from_config(current, totals[stream])
+        pipeline = _pipeline(
+            current, prepared, prepared.training, "train", prepared.weights, sequences, cfg.seed, mixing
+        )
+        form, first = str(dict(current.data) | dict.fromkeys(settings_of(SourceMixtureConfig))), position[stream]
+        pipeline.continue_at(first, used.get(form, {}))
+        phases.append(PhaseBatches(start, first, pipeline))
+        position[stream] += (stop - start) * sequences
+        used[form] = pipeline.num_used(position[stream])
     return PhasedPipeline(phases, share or all_sequences)
 
 
@@ -189,6 +203,7 @@ def _pipeline(
     weights: dict[str, float | None],
     batch_size: int,
     seed: int,
+    mixing: Mixing | None = None,
 ) -> Pipeline:
     from bertjax.data.corpus import open_corpus
     from bertjax.data.formats import make_format
@@ -217,7 +232,7 @@ def _pipeline(
             max_examples=read_group(cfg, DataConfig).max_examples,
         )
         parts.append(MixtureSource(name, form, weights[name], corpus))
-    return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)
+    return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size, mixing=mixing)
 
 
 def _document_end(tokenizer: Tokenizer) -> int:

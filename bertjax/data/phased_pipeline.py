@@ -33,6 +33,24 @@ class PhasedPipeline:
         """Sequences of the first epoch of each source, in the last phase."""
         return self.phases[-1].pipeline.sequences_per_epoch
 
+    def mixture_lines(self, num_steps: int) -> list[str]:
+        """Returns a line with share and epochs of every source over a run, none for a single source."""
+        sequences: dict[str, int] = {}
+        epochs: dict[str, float] = {}
+        stops = [*(phase.start for phase in self.phases[1:]), num_steps]
+        for phase, stop in zip(self.phases, stops, strict=True):
+            end = phase.first_sequence + (stop - phase.start) * phase.pipeline.batch_size
+            before, after = phase.pipeline.num_used(phase.first_sequence), phase.pipeline.num_used(end)
+            for name, length in phase.pipeline.sequences_per_epoch.items():
+                count = after[name] - before[name]
+                sequences[name] = sequences.get(name, 0) + count
+                epochs[name] = epochs.get(name, 0.0) + count / length
+        total = max(sum(sequences.values()), 1)
+        lines = [
+            f"{name}: {sequences[name] / total:.2%} of the sequences, {epochs[name]:.3g} epochs" for name in epochs
+        ]
+        return lines if len(lines) > 1 else []
+
     def batch(self, cursor: int, sequences: SequenceIndex = ALL_SEQUENCES) -> Batch:
         """Returns batch number `cursor` >= 0, or some of its sequences."""
         phase = self._phase_at(cursor)

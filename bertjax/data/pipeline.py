@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,8 @@ import numpy as np
 from bertjax.data.corpus import Corpus
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.formats import ExampleFormat
-from bertjax.data.mixture import EpochStream, Mixture
+from bertjax.data.mixture import EpochStream, EvenMixture, Mixture
+from bertjax.data.shares import Mixing, mixture_shares
 from bertjax.data.validate_ids import id_limits, require_ids_in_range, require_special_tokens
 from bertjax.errors import UserError
 from bertjax.types import Batch
@@ -22,6 +23,7 @@ from bertjax.types import Batch
 SequenceIndex = slice | IntArray
 """Selection of sequences of a batch, in ascending order."""
 ALL_SEQUENCES = slice(None)
+_SAMPLED = 1000
 ProcessShare = Callable[[int], SequenceIndex]
 """Maps a global batch size to the sequences that this process reads."""
 
@@ -54,7 +56,15 @@ class Pipeline:
     gap. Any batch can be read at any time and by any thread.
     """
 
-    def __init__(self, sources: Sequence[MixtureSource], *, batch_size: int, seed: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        sources: Sequence[MixtureSource],
+        *,
+        batch_size: int,
+        seed: int,
+        vocab_size: int,
+        mixing: Mixing | None = None,
+    ) -> None:
         """Checks the sources.
 
         Args:
@@ -62,6 +72,7 @@ class Pipeline:
             batch_size: sequences per global batch.
             seed: of the order of sources.
             vocab_size: number of token ids; special ids are checked now, others when a batch is made.
+            mixing: shares that are not the weights or sizes, in an even order; None: these, shuffled.
 
         Raises:
             UserError: the weights cannot be mixed, a source is empty, or an id lies outside the vocabulary.
@@ -75,7 +86,13 @@ class Pipeline:
         settings = self.sources[0].format.settings
         require_special_tokens(settings, vocab_size)
         self._limits = id_limits(settings, vocab_size)
-        self._mixture = Mixture(weights, seed)
+        self._mixture: Mixture | EvenMixture = Mixture(weights, seed)
+        if mixing is not None:
+            lengths = [source.format.num_sequences(0) for source in self.sources]
+            tokens = [_mean_tokens(source.format) if mixing.by_tokens else 1.0 for source in self.sources]
+            shares = mixture_shares(mixing, [source.weight for source in self.sources], lengths, tokens)
+            self._mixture = EvenMixture(shares.tolist())
+        self._begins = np.zeros(len(self.sources), np.int64)
         self._epochs = [EpochStream(source.format) for source in self.sources]
 
     @property
@@ -83,9 +100,24 @@ class Pipeline:
         """Sequences of the first epoch of each source; redrawn pairs change it slightly in later epochs."""
         return {source.name: source.format.num_sequences(0) for source in self.sources}
 
+    def continue_at(self, first_sequence: int, used: Mapping[str, int]) -> None:
+        """Lets every source continue after the sequences that other mixtures of it have read.
+
+        Args:
+            first_sequence: where in the stream batch 0 will begin.
+            used: sequences of every source that were read before that.
+        """
+        before = self._mixture.num_used(first_sequence)
+        self._begins = np.array([used.get(source.name, 0) for source in self.sources], np.int64) - before
+
+    def num_used(self, index: int) -> dict[str, int]:
+        """Returns the number of sequences of each source before this index of the stream."""
+        used = self._begins + self._mixture.num_used(index)
+        return {source.name: int(count) for source, count in zip(self.sources, used, strict=True)}
+
     def epochs_at(self, cursor: int) -> dict[str, float]:
         """Returns the number of epochs of each source before batch `cursor`."""
-        used = self._mixture.num_used(cursor * self.batch_size)
+        used = self.num_used(cursor * self.batch_size).values()
         streams = zip(self.sources, self._epochs, used, strict=True)
         return {source.name: epochs.progress(index) for source, epochs, index in streams}
 
@@ -101,6 +133,7 @@ class Pipeline:
             UserError: a token id lies outside the vocabulary.
         """
         source, index = self._mixture.locate(first_sequence + self._stream_indices(cursor)[sequences])
+        index += self._begins[source]
         epoch = np.zeros_like(index)
         for number in np.unique(source):
             here = source == number
@@ -252,6 +285,13 @@ def _weights(sources: Sequence[MixtureSource]) -> list[float]:
     if without and len(without) < len(sources):
         raise UserError(f"give every source a weight or none: {', '.join(without)} lacks one")
     return [source.format.num_sequences(0) if source.weight is None else source.weight for source in sources]
+
+
+def _mean_tokens(example_format: ExampleFormat) -> float:
+    """Returns the mean number of tokens of a sequence, estimated from at most a thousand of the first epoch."""
+    count = example_format.num_sequences(0)
+    chosen = np.unique(np.linspace(0, count - 1, _SAMPLED, dtype=np.int64))
+    return np.count_nonzero(example_format.sequences(0, chosen)["segment_ids"]) / len(chosen)
 
 
 def _require_same_format(sources: Sequence[MixtureSource]) -> None:

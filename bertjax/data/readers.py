@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
+from bertjax.data.columns import read_columns
 from bertjax.errors import UserError, one_line
 from bertjax.io import jsonl
 
@@ -60,8 +61,13 @@ def clean_documents(results: Iterator[str], reading: DocumentStats) -> Iterator[
             yield cleaned
 
 
-def _text_lines(path: str, errors: str, reading: DocumentStats) -> Iterator[tuple[int, str]]:
-    return jsonl.read_lines(path, errors, reading, max_bytes=LONGEST_DOCUMENT, split_long=True, advice=REPLACE_ERRORS)
+def text_lines(
+    path: str, errors: str, reading: DocumentStats, file: IO[bytes] | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yields numbered lines of plain text, splitting long ones. Args: those of `jsonl.read_lines`."""
+    return jsonl.read_lines(
+        path, errors, reading, max_bytes=LONGEST_DOCUMENT, split_long=True, advice=REPLACE_ERRORS, file=file
+    )
 
 
 def read_blocks(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
@@ -75,7 +81,7 @@ def read_blocks(path: str, field: str | None, errors: str, reading: DocumentStat
     """
     block: list[str] = []
     size = 0
-    for _, line in _text_lines(path, errors, reading):
+    for _, line in text_lines(path, errors, reading):
         if line.isspace() or size + len(line) > LONGEST_DOCUMENT:
             if block:
                 yield "".join(block)
@@ -98,7 +104,7 @@ def read_lines(path: str, field: str | None, errors: str, reading: DocumentStats
         reading: Counts, updated.
     """
     last = 0
-    for number, line in _text_lines(path, errors, reading):
+    for number, line in text_lines(path, errors, reading):
         reading.cut += number == last
         last = number
         yield line
@@ -113,16 +119,21 @@ def read_whole(path: str, field: str | None, errors: str, reading: DocumentStats
         errors: `strict` or `replace`.
         reading: Counts, updated.
     """
-    lines: list[str] = []
+    yield from whole_document(text_lines(path, errors, reading), reading)
+
+
+def whole_document(lines: Iterator[tuple[int, str]], reading: DocumentStats) -> Iterator[str]:
+    """Yields all numbered lines as one document, split if it is too long."""
+    parts: list[str] = []
     size = 0
-    for _, line in _text_lines(path, errors, reading):
-        if lines and size + len(line) > LONGEST_DOCUMENT:
-            yield "".join(lines)
+    for _, line in lines:
+        if parts and size + len(line) > LONGEST_DOCUMENT:
+            yield "".join(parts)
             reading.cut += 1
-            lines, size = [], 0
-        lines.append(line)
+            parts, size = [], 0
+        parts.append(line)
         size += len(line)
-    yield "".join(lines)
+    yield "".join(parts)
 
 
 def read_jsonl(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
@@ -135,41 +146,39 @@ def read_jsonl(path: str, field: str | None, errors: str, reading: DocumentStats
         reading: Counts, updated.
     """
     for number, record in jsonl.read_jsonl(path, errors, reading, advice=REPLACE_ERRORS):
-        position = f"{path}:{number}"
-        if field not in record:
-            keys = one_line(", ".join(map(str, list(record)[:8])))
-            raise UserError(f"{position}: no field {field!r} (it has {keys}); name yours with #FIELD")
-        yield checked(record[field], position, field, errors, reading)
+        yield field_text(record, f"{path}:{number}", field, errors, reading)
 
 
-def read_parquet(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
-    """Yields a column of every row.
+def field_text(record: Mapping[str, Any], position: str, field: str | None, errors: str, reading: DocumentStats) -> str:
+    """Returns a field of a record as a document; raises `UserError` as `checked`, and where it is missing.
+
+    Args:
+        record: JSON object or row.
+        position, field, errors, reading: those of `checked`.
+    """
+    try:
+        value = jsonl.get_nested(record, field or "")
+    except KeyError as error:
+        missing, names = error.args
+        keys = one_line(", ".join(map(str, names[:8])))
+        raise UserError(f"{position}: no field {missing!r} (it has {keys}); name yours with #FIELD") from None
+    return checked(value, position, field, errors, reading)
+
+
+def read_column(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
+    """Yields a column of every row of a parquet or Arrow file.
 
     Args:
         path: File to read.
-        field: Field of the document; None for plain text.
+        field: Name of the column.
         errors: `strict` or `replace`.
         reading: Counts, updated.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    row, before = 0, reading.bytes
-    try:
-        size = os.path.getsize(path)
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if field not in names:
-                raise UserError(f"{path}: no column {field!r} (it has {', '.join(names[:8])}); name yours: #FIELD")
-            for batch in file.iter_batches(batch_size=256, columns=[field]):
-                for value in batch.column(0).to_pylist():
-                    row += 1
-                    yield checked(value, f"{path}: row {row}", field, errors, reading)
-                reading.bytes = before + size * row // max(file.metadata.num_rows, 1)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: cannot be read as parquet after row {row}: {one_line(error)}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: invalid UTF-8 after row {row}; write the column again as text") from error
+    before = reading.bytes
+    for row in read_columns(path, [field or ""], "name yours with #FIELD"):
+        reading.bytes = before + row.bytes
+        yield checked(row.values[0], f"{path}: row {row.number}", field, errors, reading)
+    reading.bytes = before + os.path.getsize(path)
 
 
 def checked(value: Any, position: str, field: str | None, errors: str, reading: DocumentStats) -> str:

@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Iterator
 
 from bertjax.config.registry import import_object
-from bertjax.config.sources import Source, check_source, parse_source, source_files
-from bertjax.data.readers import DocumentStats, checked, clean_documents
+from bertjax.config.sources import HubData, Source, check_source, parse_source, source_files
+from bertjax.data.readers import DocumentStats, clean_documents, field_text
 from bertjax.errors import UserError
 from bertjax.io.hub import explain_hub_error
 
@@ -58,32 +58,29 @@ def read_hub(where: str, field: str | None, errors: str, reading: DocumentStats)
     """Yields a field of every row of a Hugging Face data set, as a stream.
 
     Args:
-        where: NAME[:CONFIG[:SPLIT]].
+        where: NAME[:CONFIG[:SPLIT]], CONFIG or data_files=PATTERN.
         field: Name of the field.
         errors: `strict` or `replace`.
         reading: Counts, updated.
     """
     import datasets
 
-    name, config, split = parse_source(f"hub:{where}").hub_parts
+    data = parse_source(f"hub:{where}").hub_parts
     row = 0
     try:
-        for row, record in enumerate(datasets.load_dataset(name, config, split=split, streaming=True), 1):
-            position = f"hub data set {name}, row {row}"
-            if field not in record:
-                raise UserError(f"{position}: no field {field!r} (it has {', '.join(list(record)[:8])}); use #FIELD")
-            yield checked(record[field], position, field, errors, reading)
+        rows = datasets.load_dataset(data.name, split=data.split, streaming=True, **data.arguments)
+        for row, record in enumerate(rows, 1):
+            yield field_text(record, f"hub data set {data.name}, row {row}", field, errors, reading)
     except (UserError, GeneratorExit):
         raise
     except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
-        raise UserError(_explain_hub_error(name, config, split, row, error)) from error
+        raise UserError(_explain_hub_error(data, row, error)) from error
 
 
-def _explain_hub_error(name: str, config: str | None, split: str, row: int, error: Exception) -> str:
-    what = f"hub data set {name!r} (config {config or 'default'}, split {split})"
+def _explain_hub_error(data: HubData, row: int, error: Exception) -> str:
     when = f"after row {row}" if row else "at the start"
     advice = "check the name, the config, the split and the network, or give local files"
-    return f"{what} failed {when}: {explain_hub_error(error)}; {advice}"
+    return f"{data} failed {when}: {explain_hub_error(error)}; {advice}"
 
 
 def source_digest(source: Source) -> str:
@@ -114,12 +111,12 @@ def hub_digest(where: str) -> bytes:
     """Returns name, config, split and the revision that the hub reports."""
     import datasets
 
-    name, config, split = parse_source(f"hub:{where}").hub_parts
+    data = parse_source(f"hub:{where}").hub_parts
     try:
-        builder = datasets.load_dataset_builder(name, config)
+        builder = datasets.load_dataset_builder(data.name, **data.arguments)
     except Exception as error:
-        raise UserError(_explain_hub_error(name, config, split, 0, error)) from error
-    return repr((name, config, split, str(builder.base_path), str(builder.hash))).encode()
+        raise UserError(_explain_hub_error(data, 0, error)) from error
+    return repr((*data, str(builder.base_path), str(builder.hash))).encode()
 
 
 def is_held_out(document: str, fraction: float) -> bool:

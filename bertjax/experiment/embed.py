@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from bertjax.compression import bare_name
 from bertjax.config.objectives import objective_config
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens, require_model
@@ -23,7 +24,7 @@ from bertjax.io.atomic import atomic_file
 from bertjax.io.progress_bar import ProgressBar
 
 ENDINGS = (".npz", ".npy", ".jsonl")
-_NO_LINES = (".json", ".csv", ".tsv", ".parquet", ".zst", ".xz", ".bz2", ".zip")
+_NO_LINES = (".json", ".csv", ".tsv", ".parquet", ".arrow", ".tar", ".zip")
 _WINDOW = 8192  # texts that are sorted by length together, and held
 
 
@@ -53,8 +54,8 @@ def embed(folder: Path, source: str, out: Path, text_column: str, options: Embed
         raise UserError(f"--out {out} must end in one of {', '.join(ENDINGS)}")
     if not out.parent.is_dir():
         raise UserError(f"no folder {out.parent} for --out; make it first")
-    if source.lower().removesuffix(".gz").endswith(_NO_LINES):
-        raise UserError(f"--in {source} is not a file of lines: give one text per line, or .jsonl; plain or .gz")
+    if bare_name(source).endswith(_NO_LINES):
+        raise UserError(f"--in {source} is not a file of lines: give one text per line, or .jsonl; plain or compressed")
     require_batch_tokens(options.batch_tokens)
     folder = require_model(folder)
     pooling = pooling_of(folder, options)

@@ -18,6 +18,7 @@ from bertjax.config.overrides import copy_config
 from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
+from bertjax.data.phased_pipeline import PhasedPipeline
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.averaging import averaged_params, last_steps
@@ -129,6 +130,8 @@ def _train(
     feed = build.corpus_feed(exp, prepared)
     run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
     for line in summary(exp, prepared, sum(run.batches.sequences_per_epoch.values())):
+        run.console.print(line)
+    for line in run.batches.mixture_lines(exp.cfg.train.num_steps) if isinstance(run.batches, PhasedPipeline) else ():
         run.console.print(line)
     callback.on_train_begin(TrainingStart(exp, run, int(state.step), prepared.tokenizer, prepared.vocabulary.counts))
     return train(run, state, callback)[0]

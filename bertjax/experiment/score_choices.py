@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from bertjax.compression import bare_name
 from bertjax.config.sources import parse_task_source
 from bertjax.errors import UserError, comma_list, require_one_of
 from bertjax.experiment.load import Generative, batch_tokens, load_generative, require_batch_tokens
@@ -204,8 +205,8 @@ def _read(text: str, task: ChoiceTask, flag: str) -> _Examples:
 
 
 def _kind(path: str, flag: str) -> str:
-    ending = path.lower().removesuffix(".gz").rpartition(".")[2]
-    require_one_of(f"the ending of {flag} {path}", ending, ("jsonl", "tsv", "csv"))
+    ending = bare_name(path).rpartition(".")[2]
+    require_one_of(f"the ending of {flag} {path}", ending, ("jsonl", "parquet", "tsv", "csv"))
     return ending
 
 

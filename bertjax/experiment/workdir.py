@@ -13,7 +13,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest
+from bertjax.config import parse
 from bertjax.config.defaults import base_config
+from bertjax.config.fields import Setting
 from bertjax.config.overrides import declared, differences, flatten, from_json, to_json
 from bertjax.data import from_config
 from bertjax.data.tokenizer import Tokenizer
@@ -216,13 +218,21 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
     changes = [
         (key, saved.get(key, defaults.get(key)), value) for key, value in now.items() if key not in LOCATION_KEYS
     ]
-    known = declared(cfg)
-    refused = [change for change in changes if change[1] != change[2] and not known[change[0]].resume]
+    refused = _refused([change for change in changes if change[1] != change[2]], cfg, declared(cfg))
     if saved and refused:
         raise UserError(
             f"the checkpoint of step {step} in {workdir} belongs to another run ({_describe(refused)}); remove it, "
             "or give another --workdir"
         )
+
+
+def _refused(changes: list[ChangedKey], cfg: ConfigDict, known: Mapping[str, Setting]) -> list[ChangedKey]:
+    """Returns the changes that would change batches: shares of sources with limited epochs follow the length."""
+
+    def is_fixed(key: str) -> bool:
+        return not known[key].resume or (key == "train.num_steps" and parse.limits_epochs(cfg))
+
+    return [change for change in changes if is_fixed(change[0])]
 
 
 def _describe(changes: list[ChangedKey]) -> str:
@@ -232,7 +242,7 @@ def _describe(changes: list[ChangedKey]) -> str:
 def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[ChangedKey]:
     changes = differences(old, new)
     known = {**declared(old), **declared(new)}
-    refused = [change for change in changes if not known[change[0]].resume]
+    refused = _refused(changes, new, known)
     if refused:
         raise UserError(
             f"{workdir} holds another experiment, which this config cannot resume ({_describe(refused)}); "

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bertjax.compression import bare_name
 from bertjax.config.extensions import SOURCES, TASK_KINDS
 from bertjax.config.sources import is_task_source, parse_task_source
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
@@ -24,8 +25,9 @@ WINDOW = 8192
 """Number of examples that are in memory, and sorted by length, at a time."""
 PLACEHOLDER_SOURCE = "jsonl:-"
 """Source of a `TaskConfig` from which nothing is read."""
-_KIND_OF_ENDING = {".tsv": "tsv", ".csv": "csv", ".json": "squad", ".conll": "conll", ".bio": "conll", ".iob": "conll"}
-_NOT_TEXT = (".parquet", ".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".7z", ".pdf", ".docx", ".html", ".xlsx")
+_KIND_OF_ENDING = {".tsv": "tsv", ".csv": "csv", ".parquet": "parquet", ".json": "squad"}
+_KIND_OF_ENDING |= dict.fromkeys((".conll", ".bio", ".iob"), "conll")
+_NOT_TEXT = (".arrow", ".zip", ".tar", ".7z", ".pdf", ".docx", ".html", ".xlsx")
 _FLAG_OF_KEY = {
     "task.max_length": "--max-length",
     "task.qa.allow_no_answer=true": "--no-answer",
@@ -165,12 +167,14 @@ class _Example(NamedTuple):
 def _read_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
     if is_task_source(file):
         return _read_source(config, file, gold)
-    bare = file.lower().removesuffix(".gz")
+    bare = bare_name(file)
     ending = next((each for each in _KIND_OF_ENDING if bare.endswith(each)), None)
     if ending is not None:
         return _read_source(config, f"{_KIND_OF_ENDING[ending]}:{file}", gold)
     if bare.endswith(_NOT_TEXT):
-        raise UserError(f"--in {file}: give .jsonl, .txt (one text per line), .tsv or .csv, plain or .gz")
+        raise UserError(
+            f"--in {file}: give .jsonl, .txt (one text per line), .tsv or .csv, plain or compressed, or .parquet"
+        )
     if file == STDIN:
         return _read_stdin(config, gold)
     if is_jsonl(file):

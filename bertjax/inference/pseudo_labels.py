@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertjax.compression import bare_name
 from bertjax.config.sources import source_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
@@ -355,7 +356,7 @@ def summarize(
 def summary_path(path: str | Path) -> Path:
     """Returns the path of the summary of a file of labels: silver.labels.json for silver.jsonl."""
     path = Path(path)
-    return path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".labels.json")
+    return path.with_name(path.name[: len(bare_name(path.name))].rpartition(".")[0] + ".labels.json")
 
 
 def read_label_summaries(config: TaskConfig) -> list[dict[str, Any]]:

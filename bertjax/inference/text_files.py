@@ -1,10 +1,11 @@
-"""Texts and JSON records from files of lines, plain or gzipped, or from standard input."""
+"""Texts and JSON records from files of lines, plain or compressed, or from standard input."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from bertjax.compression import bare_name
 from bertjax.errors import UserError
 from bertjax.io.jsonl import display_name, json_type, parse_object, read_lines
 
@@ -33,7 +34,7 @@ class JsonRecord(NamedTuple):
 
 def is_jsonl(path: str) -> bool:
     """Returns whether the ending is that of JSON Lines."""
-    return path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+    return bare_name(path).endswith((".jsonl", ".ndjson"))
 
 
 def read_records(path: str) -> Iterator[JsonRecord]:

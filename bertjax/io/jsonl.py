@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import gzip
 import io
 import json
 import math
-import os
 import sys
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from bertjax.compression import DamagedFileError, decompressed, open_decompressed
 from bertjax.errors import UserError
 from bertjax.io import atomic
 
@@ -41,8 +39,9 @@ def read_lines(
     max_bytes: int | None = None,
     split_long: bool = False,
     advice: str = "",
+    file: IO[bytes] | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line with its newline) of a UTF-8 file, plain or gzipped; `-` is standard input.
+    """Yields (line number from 1, line with its newline) of a UTF-8 file, plain or compressed; `-` is standard input.
 
     Lines end in LF, CR LF or CR, and with LF here. A byte order mark at the beginning is dropped.
 
@@ -53,6 +52,7 @@ def read_lines(
         max_bytes: longest line that is read as a whole; `MAX_LINE_BYTES` by default.
         split_long: yield a longer line in parts with the same number, instead of raising an error.
         advice: what to do about invalid UTF-8 apart from converting the file, for the message.
+        file: an open, buffered file, such as a member of an archive; `path` then merely names it.
 
     Raises:
         UserError: the file cannot be read; names file and line.
@@ -60,8 +60,8 @@ def read_lines(
     stats, max_bytes = stats or ReadStats(), max_bytes or MAX_LINE_BYTES
     number, before, rest, begins = 0, stats.bytes, b"", True
     try:
-        with _open(path) as (raw, file):
-            for part in iter(functools.partial(file.readline, max_bytes), b""):
+        with _open(path, file) as (tell, content):
+            for part in iter(functools.partial(content.readline, max_bytes), b""):
                 number += begins
                 begins, line, rest = part.endswith(b"\n"), rest + part, b""
                 if number == 1 and line.startswith(b"\xef\xbb\xbf"):
@@ -72,20 +72,20 @@ def read_lines(
                             f"{path}:{number}: a line of more than {max_bytes:,} bytes; is it one per line?"
                         )
                     line, rest = _split_line(line)
-                if not number % _LINES_BETWEEN_UPDATES and raw.seekable():
-                    stats.bytes = before + raw.tell()
+                if tell is not None and not number % _LINES_BETWEEN_UPDATES:
+                    stats.bytes = before + tell()
                 yield number, _decode(line, errors, stats)
             if rest:
                 yield number, _decode(rest, errors, stats)
-            if raw.seekable():
-                stats.bytes = before + raw.tell()
+            if tell is not None:
+                stats.bytes = before + tell()
     except UnicodeDecodeError as error:
         raise UserError(
             f"{display_name(path)}:{number}: invalid UTF-8 (byte 0x{error.object[error.start]:02x} at column "
             f"{error.start + 1}); convert the file to UTF-8{advice}"
         ) from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: broken gzip after line {number} ({error}); copy or compress it again") from error
+    except DamagedFileError as error:
+        raise UserError(error.explain(path, f"after line {number}")) from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -96,17 +96,22 @@ def display_name(path: str) -> str:
 
 
 def read_jsonl(
-    path: str, errors: str = "strict", stats: ReadStats | None = None, *, advice: str = ""
+    path: str,
+    errors: str = "strict",
+    stats: ReadStats | None = None,
+    *,
+    advice: str = "",
+    file: IO[bytes] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number from 1, object) of a file of JSON Lines; blank lines are skipped.
 
     Args:
-        path, errors, stats, advice: those of `read_lines`.
+        path, errors, stats, advice, file: those of `read_lines`.
 
     Raises:
         UserError: the file cannot be read, or a line is not a JSON object; names file and line.
     """
-    for number, line in read_lines(path, errors, stats, advice=advice):
+    for number, line in read_lines(path, errors, stats, advice=advice, file=file):
         if not line.isspace():
             yield number, parse_object(line, f"{display_name(path)}:{number}")
 
@@ -120,6 +125,16 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise UserError(f"{where}: {json_type(record)} where a JSON object is expected")
     return record
+
+
+def get_nested(record: Mapping[str, Any], name: str) -> Any:
+    """Returns a field, `translation.en` from an object in a field; raises `KeyError` (name, names of the fields)."""
+    if name in record:
+        return record[name]
+    first, _, rest = name.partition(".")
+    if rest and isinstance(inside := record.get(first), Mapping):
+        return get_nested(inside, rest)
+    raise KeyError(name, list(record))
 
 
 def json_type(value: Any) -> str:
@@ -186,14 +201,19 @@ class JsonlLog:
 
 
 @contextlib.contextmanager
-def _open(path: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """The file as stored, and decompressed."""
-    if path == STDIN:
-        yield sys.stdin.buffer, io.BufferedReader(_Newlines(sys.stdin.buffer))
-        return
-    with open(os.path.expanduser(path), "rb") as raw:
-        file = gzip.GzipFile(fileobj=raw) if path.lower().endswith(".gz") else raw
-        yield raw, io.BufferedReader(_Newlines(file), 1 << 17)  # its `readline` is in C
+def _open(path: str, file: IO[bytes] | None) -> Iterator[tuple[Callable[[], int] | None, IO[bytes]]]:
+    """Returns the position in the file as stored, for one that has it, and its content, decompressed."""
+    with contextlib.ExitStack() as stack:
+        tell = None
+        if path == STDIN:
+            content: Any = sys.stdin.buffer
+            tell = content.tell if content.seekable() else None
+        elif file is None:
+            raw, content = stack.enter_context(open_decompressed(path))
+            tell = raw.tell
+        else:
+            content = decompressed(file, path)
+        yield tell, io.BufferedReader(_Newlines(content), 1 << 17)  # its `readline` is in C
 
 
 class _Newlines(io.RawIOBase):

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 from lab import Finished, sentences
@@ -72,12 +73,15 @@ def test_all_forms_of_input_say_the_same(
     (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(objects.encode()))
     (tmp_path / "t.tsv").write_text("name\tbody\n" + "".join(f"n{i}\t{text}\n" for i, text in enumerate(TEXTS[:4])))
     (tmp_path / "t.csv").write_text("".join(f'"{text}",x\n' for text in TEXTS[:4]))
+    columns = {"name": [f"n{i}" for i in range(4)], "body": TEXTS[:4]}
+    datasets.Dataset.from_dict(columns).to_parquet(str(tmp_path / "t.parquet"))
     out = tmp_path / "out.jsonl"
     records_of: dict[str, list[dict[str, Any]]] = {}
     for name, more in {
         "t.txt": [],
         "t.jsonl.gz": [],
         "t.tsv": ["--text-column", "body", "--id-column", "name"],
+        "t.parquet": ["--text-column", "body", "--id-column", "name"],
         "t.csv": ["--no-header", "--text-column", "0"],
     }.items():
         assert run("predict", "--model", classifier, "--in", tmp_path / name, "--out", out, *more) == 0
@@ -97,7 +101,7 @@ def test_all_forms_of_input_say_the_same(
     first = [{**record, "id": None} for record in records_of["t.txt"]]
     for name, result in records_of.items():
         assert [{**record, "id": None} for record in result] == first, name
-        ids = [f"n{i}" for i in range(4)] if name in ("t.jsonl.gz", "t.tsv", "objects") else list(range(4))
+        ids = [f"n{i}" for i in range(4)] if name in ("t.jsonl.gz", "t.tsv", "t.parquet", "objects") else list(range(4))
         assert [record["id"] for record in result] == ids, name
     assert set(first[0]["probabilities"]) == set(LABELS)
     assert sum(first[0]["probabilities"].values()) == pytest.approx(1.0, abs=2e-6)
@@ -231,7 +235,7 @@ def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, cap
             "no column 'body' (it has text, label); set --text-column",
         ),
         ("predict --model {model} --in {tsv} --out {out} --score", "unknown label 'plant'; known are animal, thing"),
-        ("predict --model {model} --in {parquet} --out {out}", ".parquet: give .jsonl, .txt"),
+        ("predict --model {model} --in {arrow} --out {out}", ".arrow: give .jsonl, .txt"),
         ("predict --model {model} --in {empty} --out {out}", "holds no example"),
         ("predict --model {model} --in {txt} --out {out} --max-length 900", "--max-length=900 is beyond the 64 tokens"),
         ("predict --model {model} --in {txt} --out nowhere/out.jsonl", "no folder nowhere for --out"),
@@ -266,7 +270,7 @@ def test_refused_in_one_line(
         "jsonl": '{"id": 1, "words": "a"}\n',
         "tsv": "text\tlabel\na\tplant\n",
         "empty": "",
-        "parquet": "PAR1",
+        "arrow": "ARROW1",
         "bad": '{"text": "a", "label": "a", "confidence": "high"}\n',
         "noid": '{"id": 1, "label": "a"}\n',
     }

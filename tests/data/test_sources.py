@@ -233,8 +233,8 @@ def test_hub_streams_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 
     requested: list[object] = []
 
-    def fake(name: str, config: str | None, *, split: str, streaming: bool) -> object:
-        requested.append((name, config, split, streaming))
+    def fake(path: str, name: str | None, *, split: str, streaming: bool) -> object:
+        requested.append((path, name, split, streaming))
         return datasets.IterableDataset.from_generator(lambda: iter([{"body": "a"}, {"body": ""}, {"body": "b\n"}]))
 
     monkeypatch.setattr(datasets, "load_dataset", fake)

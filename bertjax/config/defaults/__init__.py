@@ -26,6 +26,7 @@ from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.run import GROUPS as RUN_GROUPS
 from bertjax.config.run import every
+from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.task import TaskConfig
 from bertjax.config.training import AnomalyConfig, TrainConfig
 
@@ -38,6 +39,7 @@ GROUPS: tuple[type[Settings], ...] = (
     DecoderConfig,
     DataConfig,
     FilterConfig,
+    SourceMixtureConfig,
     TrainConfig,
     AnomalyConfig,
     OptimizerConfig,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from bertjax.compression import DamagedFileError, open_decompressed
 from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
@@ -33,7 +32,7 @@ _Questions = Iterator[tuple[str, Callable[[], _Question]]]
 
 
 def read_questions(request: ReadRequest) -> QaExamples:
-    """Reads all questions of squad, jsonl or hub sources, in order; equal contexts are kept once.
+    """Reads all questions of squad files or of records, in order; equal contexts are kept once.
 
     `task.qa.allow_no_answer` says whether questions may have no answer, `task.qa.skip_invalid` whether those that
     cannot be read are left out.
@@ -119,15 +118,15 @@ def _squad_question(paragraph: Any, entry: Any, where: str, labelled: bool, erro
 
 def _read_json(path: str, errors: str) -> Any:
     try:
-        with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
+        with open_decompressed(path) as (_, file):
             return json.loads(file.read().decode("utf-8-sig", errors))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}:{line}: invalid UTF-8 at byte {error.start}; convert the file to UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: broken JSON ({error}); squad: reads {_FORMAT}") from error
-    except (EOFError, zlib.error) as error:
-        raise UserError(f"{path}: broken gzip ({error}); copy or compress it again") from error
+    except DamagedFileError as error:
+        raise UserError(error.explain(path)) from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.config.registry import import_object
 from bertjax.config.sources import Source, parallel_files, parse_task_source, source_files
+from bertjax.data.columns import read_columns, read_schema
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError, comma_list, one_line
 from bertjax.io.hub import explain_hub_error
-from bertjax.io.jsonl import read_jsonl, read_lines
+from bertjax.io.jsonl import get_nested, read_jsonl, read_lines
 
 Columns = Sequence[tuple[str, str]]
 """(config key, name) of the columns to read, in order."""
@@ -119,12 +120,11 @@ def get_field(record: Mapping[str, Any], name: str, key: str, where: str) -> Any
     Raises:
         UserError: the field is missing.
     """
-    if name in record:
-        return record[name]
-    first, _, rest = name.partition(".")
-    if rest and isinstance(inside := record.get(first), Mapping):
-        return get_field(inside, rest, key, where)
-    raise UserError(f"{where}: no field {name!r} (it has {_names(record)}); set {key} to one")
+    try:
+        return get_nested(record, name)
+    except KeyError as error:
+        missing, names = error.args
+        raise UserError(f"{where}: no field {missing!r} (it has {_names(names)}); set {key} to one") from None
 
 
 def require_text(value: Any, name: str, where: str, errors: str = "strict") -> str:
@@ -229,24 +229,36 @@ def hub_rows(where: str, columns: Columns, header: bool | None = None, errors: s
     """
     import datasets
 
-    name, config, split = parse_task_source(f"hub:{where}", "hub").hub_parts
+    chosen = parse_task_source(f"hub:{where}", "hub").hub_parts
     try:
-        data = datasets.load_dataset(name, config, split=split)
+        data = datasets.load_dataset(chosen.name, split=chosen.split, **chosen.arguments)
     except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
         raise UserError(
-            f"hub data set {name!r} (config {config or 'default'}, split {split}) failed: "
-            f"{explain_hub_error(error)}; check name, config, split and network, or give local files"
+            f"{chosen} failed: {explain_hub_error(error)}; check name, config, split and network, or give local files"
         ) from error
     where = f"hub data set {where}"
-    features = {
-        name: each.flatten() if isinstance(each, datasets.Translation) else each for name, each in data.features.items()
-    }
-    classes = [_class_names(get_field(features, column, key, where)) for key, column in columns]
-    roots = dict.fromkeys(column if column in features else column.partition(".")[0] for _, column in columns)
+    classes = _classes(data.features, columns, where)
+    roots = dict.fromkeys(column if column in data.features else column.partition(".")[0] for _, column in columns)
     for number, row in enumerate(data.select_columns(list(roots)), 1):
-        cells = [get_field(row, column, key, f"{where}, row {number}") for key, column in columns]
-        values = [_name_classes(cell, names) for cell, names in zip(cells, classes, strict=True)]
-        yield f"{where}, row {number}", values
+        location = f"{where}, row {number}"
+        yield location, _name_classes((get_field(row, column, key, location) for key, column in columns), classes)
+
+
+def table_rows(path: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
+    """Yields the rows of a parquet or Arrow file, with names of classes as of `hub_rows`. Args: as of `tsv_rows`."""
+    import datasets
+
+    classes = _classes(datasets.Features.from_arrow_schema(read_schema(path)), columns, path)
+    for row in read_columns(path, [column for _, column in columns], "set its key to one of them"):
+        yield f"{path}: row {row.number}", _name_classes(row.values, classes)
+
+
+def _classes(features: Mapping[str, Any], columns: Columns, where: str) -> list[list[str] | None]:
+    """Returns the names of the classes of every column that has such."""
+    import datasets
+
+    flat = {name: each.flatten() if isinstance(each, datasets.Translation) else each for name, each in features.items()}
+    return [_class_names(get_field(flat, column, key, where)) for key, column in columns]
 
 
 def _class_names(feature: Any) -> list[str] | None:
@@ -259,7 +271,11 @@ def _class_names(feature: Any) -> list[str] | None:
     return None
 
 
-def _name_classes(value: Any, names: list[str] | None) -> Any:
+def _name_classes(values: Iterable[Any], classes: list[list[str] | None]) -> list[Any]:
+    return [_name_class(value, names) for value, names in zip(values, classes, strict=True)]
+
+
+def _name_class(value: Any, names: list[str] | None) -> Any:
     if names is None or value is None:
         return value
     if isinstance(value, list):

@@ -19,7 +19,7 @@ _Sentence = tuple[str, list[str], list[str] | None, str | None]
 
 
 def read_words(request: ReadRequest) -> WordExamples:
-    """Reads all sentences of conll, jsonl or hub sources, in order; a CoNLL sentence is located by its first line."""
+    """Reads all sentences of conll files or of records, in order; a CoNLL sentence is located by its first line."""
     config = request.config
     examples = WordExamples([], [] if request.labelled else None, [], [])
     for source in request.sources:

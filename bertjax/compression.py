@@ -1,0 +1,93 @@
+"""Compressed files by their endings: names, decompression as a stream, and damage as one error."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from typing import IO, Any, NamedTuple
+
+
+class _Format(NamedTuple):
+    """Name of a format, the library that reads it, and how that opens a file; pyarrow is imported for zstd only."""
+
+    name: str
+    library: str
+    open: Callable[[Any, IO[bytes]], Any]
+
+
+_FORMATS = {
+    ".gz": _Format("gzip", "gzip", lambda gzip, raw: gzip.GzipFile(fileobj=raw)),
+    ".bz2": _Format("bzip2", "bz2", lambda bz2, raw: bz2.BZ2File(raw)),
+    ".xz": _Format("xz", "lzma", lambda lzma, raw: lzma.LZMAFile(raw)),
+    ".zst": _Format("zstd", "pyarrow", lambda pyarrow, raw: pyarrow.CompressedInputStream(raw, "zstd")),
+}
+ENDINGS = tuple(_FORMATS)
+_SHORT_ENDINGS = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
+_BLOCK_BYTES = 1 << 17
+
+
+class DamagedFileError(Exception):
+    """Compressed file that is broken or cut short: the name of its format, and the reason on one line."""
+
+    def explain(self, path: str, position: str = "") -> str:
+        """Returns a message with the path, a position such as "after line 3", and advice."""
+        name, reason = self.args
+        return f"{path}: broken {' '.join(filter(None, (name, position)))} ({reason}); copy or compress it again"
+
+
+def split_ending(path: str) -> tuple[str, str]:
+    """Returns a path in lower case without the ending of its compression, and that ending, "" for none."""
+    name = path.lower()
+    short = os.path.splitext(name)[1]
+    name = name.removesuffix(short) + _SHORT_ENDINGS.get(short, short)
+    bare, ending = os.path.splitext(name)
+    return (bare, ending) if ending in _FORMATS else (name, "")
+
+
+def bare_name(path: str) -> str:
+    """Returns a path in lower case without the ending of its compression: `a.jsonl` for `A.jsonl.zst`."""
+    return split_ending(path)[0]
+
+
+@contextlib.contextmanager
+def open_decompressed(path: str) -> Iterator[tuple[IO[bytes], Any]]:
+    """Opens a file, as stored and decompressed; both are the same where its ending is that of no compression.
+
+    Raises:
+        DamagedFileError: Also on every read, where the file is broken or cut short.
+        OSError: The file cannot be read.
+    """
+    with open(os.path.expanduser(path), "rb") as raw:
+        yield raw, decompressed(raw, path)
+
+
+def decompressed(raw: Any, path: str) -> Any:
+    """Returns a buffered file as its decompressed stream, by the ending of `path`; raises as `open_decompressed`."""
+    _, ending = split_ending(path)
+    return io.BufferedReader(_Decompressor(raw, _FORMATS[ending]), _BLOCK_BYTES) if ending else raw
+
+
+class _Decompressor(io.RawIOBase):
+    def __init__(self, raw: Any, form: _Format) -> None:
+        self._name = form.name
+        if not raw.peek(1):
+            raise DamagedFileError(form.name, "the file is empty")
+        try:
+            self._file = form.open(importlib.import_module(form.library), raw)
+        except ImportError:
+            raise DamagedFileError(form.name, f"this Python has no module {form.library}") from None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the buffer; returns the number of bytes, 0 at the end of the file."""
+        try:
+            return int(self._file.readinto(buffer))
+        except Exception as error:  # every library has its own: EOFError, zlib.error, LZMAError, OSError of pyarrow
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise DamagedFileError(self._name, " ".join(str(error).split())) from error
