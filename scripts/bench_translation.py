@@ -7,6 +7,11 @@ Both train the same model on the same pairs with the same tokenizer, batches of 
 smoothing and dropout, in processes of their own, one after the other. The time counts training and compilation.
 At `--points` moments of it the weights are copied; afterwards each translates the test file, greedily and with a
 beam of 5, and sacrebleu scores it. Writes OUT/results.json, and prints a table. Needs `bertjax[seq2seq,benchmark]`.
+
+A pretrained encoder with the same tokenizer, to start bertjax's encoder and tables from; decoder and output stay fresh:
+
+    bertjax pretrain --config transformer:base --workdir encoder --config.data.tokenizer=bench/tokenizer ...
+    python scripts/bench_translation.py ... --out bench --only bertjax --encoder encoder    # bench/bertjax-encoder.json
 """
 
 from __future__ import annotations
@@ -66,6 +71,7 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
     from bertjax.config.overrides import load_config, set_values
     from bertjax.config.parse import check
     from bertjax.experiment import build
+    from bertjax.experiment.finetune import initial_state
     from bertjax.experiment.task import read_task, resolve_config, task_batches
     from bertjax.finetuning.seq2seq_evaluation import TextGenerator, float32_model
     from bertjax.finetuning.tasks import make_features, read_examples
@@ -84,6 +90,8 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
         "schedule.warmup_steps": 1,
         "train.compute_dtype": options.dtype,
     }
+    if options.encoder:
+        values |= {"init_from": str(options.encoder), "task.from_scratch": False}
     cfg = set_values(load_config("finetune/seq2seq:translation-small"), values)
     task = read_task(cfg, options.out / "bertjax")
     batches = task_batches(cfg, task)
@@ -92,7 +100,7 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
     cfg.schedule.warmup_steps = options.warmup
     check(cfg)
     exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
-    state, stored, elapsed, cursor = exp.init_state(), [], 0.0, 0
+    state, stored, elapsed, cursor = initial_state(exp, task), [], 0.0, 0
     with jax.set_mesh(exp.mesh):
         for point in range(1, options.points + 1):
             while elapsed < options.minutes * 60 * point / options.points:
@@ -257,6 +265,7 @@ def main() -> None:
     for name in ("train", "test"):
         parser.add_argument(f"--{name}", required=True, help="PREFIX:en-de or SOURCE:TARGET")
     parser.add_argument("--out", type=Path, required=True, help="new folder")
+    parser.add_argument("--encoder", type=Path, help="work directory or folder of an encoder for bertjax to start from")
     parser.add_argument("--only", choices=tuple(RUNS), help="one of the two")
     numbers = {"minutes": 90.0, "points": 6, "num_layers": 4, "hidden_size": 256, "num_heads": 4, "batch_size": 128}
     numbers |= {"vocab_size": 8000, "learning_rate": 1e-3, "warmup": 1000, "dropout": 0.1}
@@ -271,7 +280,8 @@ def main() -> None:
         )
         save_tokenizer(tokenizer, options.out / "tokenizer")
     if options.only:
-        (options.out / f"{options.only}.json").write_text(json.dumps(RUNS[options.only](options)))
+        name = f"{options.only}-encoder" if options.encoder else options.only
+        (options.out / f"{name}.json").write_text(json.dumps(RUNS[options.only](options)))
         return
     for name in RUNS:
         subprocess.run([sys.executable, *sys.argv, "--only", name], check=True)

@@ -1,7 +1,8 @@
 """Matrix multiplications, norms, initialisers and activations shared by every module.
 
-Matmuls read operands in `compute_dtype` and accumulate in float32. For those with a weight, `dot` defines its backward
-pass as well: jax's transpose rules would multiply a float32 cotangent with a bfloat16 weight, at float32 speed.
+Matmuls read operands in `compute_dtype` and accumulate in float32. `dot`, and `einsum` on accelerators, define their
+backward passes as well: jax's transpose rules would multiply a float32 cotangent with a bfloat16 operand, at float32
+speed.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ dot.defvjp(_dot_forward, _dot_backward)
 def einsum(equation: str, a: Array, b: Array, config: EncoderConfig) -> Array:
     """Computes an einsum of operands cast to `compute_dtype`; accumulates and returns float32.
 
+    On accelerators the cotangent is cast as well, and the gradients are in `compute_dtype`.
+
     Args:
         equation: as in `jnp.einsum`.
         a: first operand.
@@ -164,7 +167,25 @@ def einsum(equation: str, a: Array, b: Array, config: EncoderConfig) -> Array:
         config: `compute_dtype`.
     """
     compute = jnp.dtype(config.compute_dtype)
-    return jnp.einsum(equation, a.astype(compute), b.astype(compute), preferred_element_type=jnp.float32)
+    product = _wide_einsum if target_platform() == "cpu" else _einsum
+    return product(equation, a.astype(compute), b.astype(compute))
+
+
+def _wide_einsum(equation: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+def _einsum_forward(equation: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _wide_einsum(equation, a, b), (a, b)
+
+
+def _einsum_backward(equation: str, saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    _, gradients = jax.vjp(functools.partial(jnp.einsum, equation), *saved)
+    return gradients(grad.astype(saved[0].dtype))
+
+
+_einsum = jax.custom_vjp(_wide_einsum, nondiff_argnums=(0,))
+_einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
 class Linear(nnx.Module):

@@ -172,3 +172,28 @@ def test_activations_on_accelerators_keep_their_input_alone(monkeypatch: pytest.
     monkeypatch.setattr(linear, "target_platform", lambda: "cuda")
     assert residual_bytes(recompute(activation("gelu")), x) == x.nbytes
     np.testing.assert_array_equal(jax.grad(lambda x: recompute(activation("gelu"))(x).sum())(x), plain)
+
+
+def test_einsum_on_accelerators_multiplies_no_float32_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EncoderConfig(vocab_size=8, compute_dtype="bfloat16")
+    a, b = (jax.random.normal(jax.random.key(number), (2, 6, 3, 8)) for number in range(2))
+
+    def gradients(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def loss(a: jax.Array, b: jax.Array) -> jax.Array:
+            out = linear.einsum("bqnh,bknh->bnqk", a, b, config)
+            assert out.dtype == jnp.float32
+            return jnp.sin(out).sum()
+
+        return jax.grad(loss, (0, 1))(a, b)
+
+    def matmuls() -> list[str]:
+        lines = jax.jit(gradients).lower(a, b).as_text().splitlines()
+        return [line.split(" : ")[1].split("->")[0] for line in lines if "stablehlo.dot_general" in line]
+
+    expected = gradients(a, b)
+    assert sum("xf32>" in operands for operands in matmuls()) == 2
+    monkeypatch.setattr(linear, "target_platform", lambda: "cuda")
+    jax.clear_caches()
+    assert len(matmuls()) == 3 and not any("xf32>" in operands for operands in matmuls())
+    for result, exact in zip(gradients(a, b), expected, strict=True):
+        assert result.dtype == jnp.float32 and np.abs(result - exact).max() <= 0.02 * np.abs(exact).max()

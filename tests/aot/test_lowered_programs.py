@@ -1,0 +1,124 @@
+"""Training steps as they are lowered for GPUs and TPUs: kernels, float32 matmuls, arrays of scores, donated state.
+
+`lowered_programs.json` has the facts of every recipe and platform. A change of a program changes them; look at the
+difference, and write them again: `python tests/aot/test_lowered_programs.py`. No device or compiler for one is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo
+
+from bertjax.config.overrides import load_config, set_values
+from bertjax.experiment import build
+from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
+from bertjax.models import attention_kernels, dropout, linear
+from bertjax.runtime import platform as runtime_platform
+
+FACTS = Path(__file__).with_name("lowered_programs.json")
+LAYERS = 2
+# sizes of the recipes, with few layers and little vocabulary: shapes per layer are those of the published models
+RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("bert:base", {}),
+    "bert without attention dropout": ("bert:base", {"model.attention_dropout": 0.0}),
+    "bert, scanned, remat=dots": ("bert:large", {"model.attention_dropout": 0.0, "model.remat": "dots"}),
+    "modernbert at 1,024": ("modernbert:base", {}),
+    "deberta v3": ("deberta:v3-base", {"model.num_layers": 4}),  # two of them in the generator
+    "electra": ("electra:base", {}),
+    "xlnet": ("xlnet:base", {}),
+    "t5": ("t5:base", {}),
+}
+KERNELS = ("bert without attention dropout", "bert, scanned, remat=dots", "modernbert at 1,024")
+PROGRAMS = [  # without a kernel all platforms get one program
+    *((name, "cuda") for name in RECIPES),
+    *((name, "tpu") for name in KERNELS),
+    ("bert without attention dropout", "rocm"),
+]
+_FUNCTION = re.compile(r"^  func\.func \w+ @([\w.]+)\(", re.MULTILINE)
+_CALL = re.compile(r"\bcall @([\w.]+)\(")
+_KERNEL = re.compile(r"custom_call @(\w*(?:cudnn|tpu_custom_call)[\w$]*)\(")
+_MATMUL = re.compile(r"stablehlo\.dot_general .* : \((tensor<[^>]+>), (tensor<[^>]+>)\)")
+_RESULT = re.compile(r"stablehlo\.(\w+).*tensor<([\dx]+)x(\w+)>(?: loc.*)?$", re.MULTILINE)
+_NOT_ELEMENTWISE = {"dot_general", "broadcast_in_dim", "reshape", "constant", "custom_call", "iota", "return"}
+
+
+def lowered(name: str, platform: str) -> tuple[str, build.Experiment]:
+    """Returns the StableHLO of the step of the last phase, and its experiment."""
+    config, values = RECIPES[name]
+    cfg = load_config(config)
+    cfg = set_values(cfg, {"model.num_layers": LAYERS, "mesh.data": 1} | values)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (attention_kernels, dropout, linear, runtime_platform):
+            patch.setattr(module, "target_platform", lambda: platform)
+        patch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
+        exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
+        last = exp.programs[-1]
+        with jax.set_mesh(exp.mesh):
+            traced = last.train_step.trace(exp.abstract_state(), exp.frozen, abstract_batch(exp, last))
+        return traced.lower(lowering_platforms=(platform,)).as_text(), exp
+
+
+def functions(text: str) -> dict[str, str]:
+    """Returns the functions of a program by name."""
+    starts = [*_FUNCTION.finditer(text)]
+    ends = [match.start() for match in starts[1:]] + [len(text)]
+    return {match[1]: text[match.start() : end] for match, end in zip(starts, ends, strict=True)}
+
+
+def count(text: str, tokens: int, width: int, seq_len: int) -> Counter[str]:
+    """Counts what a program does, with functions as often as they are called, and loops once."""
+    bodies = functions(text)
+
+    @functools.cache
+    def total(name: str) -> Counter[str]:
+        facts: Counter[str] = Counter()
+        facts.update(f"kernel {kernel}" for kernel in _KERNEL.findall(bodies[name]))
+        facts.update("matmul" for _ in _MATMUL.finditer(bodies[name]))
+        facts.update(f"float32 matmul {a} {b}" for a, b in _MATMUL.findall(bodies[name]) if "f32>" in a or "f32>" in b)
+        for operation, shape, dtype in _RESULT.findall(bodies[name]):
+            sizes = [int(size) for size in shape.split("x")]
+            if sizes[-2:] == [seq_len, seq_len] and len(sizes) == 4:  # [B, N, S, S]
+                facts[f"scores {dtype}" if sizes[1] > 1 else f"mask {dtype}"] += 1
+            large = functools.reduce(int.__mul__, sizes) >= tokens * width
+            facts["elementwise"] += large and operation not in _NOT_ELEMENTWISE
+        for callee in _CALL.findall(bodies[name]):
+            facts += total(callee)
+        return facts
+
+    return total("main")
+
+
+@functools.cache
+def facts_of(name: str, platform: str) -> dict[str, int]:
+    """Returns the facts of a program that `lowered_programs.json` holds."""
+    text, exp = lowered(name, platform)
+    shape = abstract_batch(exp, exp.programs[-1])["input_ids"].shape
+    tokens, seq_len = shape[-2] * shape[-1], shape[-1]
+    facts = count(text, tokens // exp.cfg.train.microbatches, exp.model.hidden_size, seq_len)
+    state = len(jax.tree.leaves(exp.abstract_state()))
+    donated = len(re.findall(r"tf\.aliasing_output|jax\.buffer_donor", text))
+    return dict(sorted({**facts, "state": state, "donated": donated}.items()))
+
+
+@pytest.mark.parametrize(("name", "platform"), PROGRAMS)
+def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
+    known = json.loads(FACTS.read_text())
+    facts, expected = facts_of(name, platform), known[platform][name]
+    if jax.__version__ != known["jax"]:  # whose functions may consist of other operations
+        facts, expected = ({**each, "elementwise": 0} for each in (facts, expected))
+    assert facts == expected
+
+
+if __name__ == "__main__":
+    everything: dict[str, Any] = {"jax": jax.__version__}
+    for recipe, target in PROGRAMS:
+        everything.setdefault(target, {})[recipe] = facts_of(recipe, target)
+    FACTS.write_text(json.dumps(everything, indent=2) + "\n")
