@@ -1,6 +1,6 @@
 """Compares the fused attention kernel of the local accelerator with the reference: accuracy and speed.
 
-    python scripts/check_kernels.py [--implementation cudnn|splash|interpret|xla] [--lengths 512,2048] [--heads 12]
+    python scripts/check_kernels.py [--implementation cudnn|triton|splash|interpret] [--lengths 512,2048] [--heads 12]
 
 For packed examples, full, causal and with a window of 128: prints the largest difference of outputs and gradients at
 real tokens from the float32 reference, relative to its largest value, next to that of the reference in bfloat16; and

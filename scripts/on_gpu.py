@@ -104,6 +104,7 @@ class Plan:
         results = [
             Job("tests", self._pytest(6), environment=() if smoke else gpu),
             Job("kernels", kernels),
+            Job("triton-kernels", [*kernels[:2], "--implementation", "triton", *kernels[4:]]),
             *(self._benchmark(name, model) for name, model in (MODELS | FAMILIES).items()),
             *(
                 self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--baseline", "hf"])
@@ -160,6 +161,7 @@ class Plan:
             "2-microbatches": ("train.microbatches=2",),
             "moments-bfloat16": ("optimizer.moments_dtype=bfloat16",),
             "plain-attention": ("model.attention_implementation=xla",),
+            "triton-attention": ("model.attention_implementation=triton",),
             "rbg": ("train.dropout_prng=rbg",),
             "no-dropout": ("model.hidden_dropout=0", "model.attention_dropout=0"),
         }

@@ -14,7 +14,7 @@ from bertjax.runtime.hlo import Instruction, Program, array_bytes, array_shapes,
 MATMUL_SHARE = 0.7
 """Share of the peak that matrix multiplications are assumed to reach."""
 ATTENTION_SHARE = 0.3
-"""Share of the peak that cuDNN's fused attention is assumed to reach."""
+"""Share of the peak that fused attention is assumed to reach, cuDNN's and that of `models/triton_attention.py`."""
 LAUNCH_SECONDS = 2e-6
 """The shortest time of a kernel."""
 _FREE = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional", "call", "after-all")
@@ -32,10 +32,17 @@ _INNER = (
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _ELEMENT = re.compile(r"\b([a-z]\w*)\[")
 _BATCH_AXES = re.compile(r'lhs_batch_dim(?:ension)?s"?[:=][\[{]([\d,"]*)[\]}]')
-_FORWARD, _BACKWARD = (
-    4,
-    10,
-)  # FLOPs per query, key and channel: two matmuls forward, five backward with the scores again
+# FLOPs per query, key and channel: two matmuls forward, five backward with the scores again; our two kernels for the
+# gradients compute scores and gradients of weights each
+_ATTENTION_FLOPS = {
+    "fmhaSoftmax": 4,
+    "fmhaScaleBiasSoftmax": 4,
+    "fmhaSoftmaxBackward": 10,
+    "fmhaScaleBiasSoftmaxBackward": 10,
+    "attention_forward": 4,
+    "attention_query_gradient": 6,
+    "attention_key_gradient": 8,
+}
 
 
 class Kernel(NamedTuple):
@@ -182,9 +189,8 @@ def _kernel(
         axes = match[1].replace('"', "") if (match := _BATCH_AXES.search(instruction.line)) else ""
         batch = math.prod(left[int(axis)] for axis in axes.split(",") if axis)
         seconds = max(seconds, _matmul_flops(left, right, shapes[0], batch) / (MATMUL_SHARE * peak))
-    elif "fmha" in name:
-        flops = (_BACKWARD if "Backward" in name else _FORWARD) * math.prod(shapes[0]) * length
-        kind, seconds = "attention", flops / (ATTENTION_SHARE * peak)
+    elif attention := _ATTENTION_FLOPS.get(_attention_kernel(name, instruction.op_name)):
+        kind, seconds = "attention", attention * math.prod(shapes[0]) * length / (ATTENTION_SHARE * peak)
     elif instruction.opcode.removesuffix("-start") in (
         "all-reduce",
         "all-gather",
@@ -206,3 +212,8 @@ def _matmul_flops(left: tuple[int, ...], right: tuple[int, ...], result: tuple[i
 def _types(operands: Iterable[Instruction]) -> str:
     *factors, result = [match[1] if (match := _ELEMENT.search(each.type)) else "?" for each in operands]
     return f"{' '.join(factors * (3 - len(factors)))} -> {result}"
+
+
+def _attention_kernel(target: str, op_name: str) -> str:
+    """Returns the name of an attention kernel: cuDNN's is part of the target, ours of jax's name of the operation."""
+    return target.removeprefix("__cudnn$") if "triton" not in target else op_name.split("/")[-2:][0]

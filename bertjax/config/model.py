@@ -35,10 +35,10 @@ class ComputeConfig(Settings, group="model"):
     result_dtype: str = setting("float32", choices=DTYPES, key=False, computes=False, help="Results of matmuls.")
     attention_implementation: str = setting(
         "auto",
-        choices=("auto", "xla", "tiled", "cudnn", "splash", "interpret"),
+        choices=("auto", "xla", "tiled", "cudnn", "triton", "splash", "interpret"),
         computes=False,
-        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), splash (TPU), interpret (splash "
-        "on a CPU, for tests).",
+        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), triton (GPU, with dropout; not "
+        "in auto until a GPU has measured it), splash (TPU), interpret (splash on a CPU, for tests).",
     )
     remat: str = setting(
         "none",

@@ -1,0 +1,145 @@
+"""The kernel with dropout for GPUs, interpreted: it agrees with the plain form; masks follow key and position."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.models import attention_kernels, triton_attention
+from bertjax.models.attention import dot_product_attention
+from bertjax.models.attention_context import AttentionContext
+from bertjax.models.dropout import random_bits
+from bertjax.models.triton_attention import keep_block
+
+BATCH, LENGTH, HEADS, WIDTH, RATE = 2, 150, 2, 16, 0.2
+CONFIG = EncoderConfig(hidden_size=HEADS * WIDTH, num_heads=HEADS, attention_dropout=RATE)
+KEY = jax.random.key(5)
+KINDS = [(0, False), (0, True), (40, False), (100, False), (40, True)]
+IDS = jnp.asarray(np.array([1, 2, 3, 0, 1]).repeat([40, 50, 40, 20, 150]).reshape(BATCH, LENGTH), jnp.int32)
+
+
+def inputs(keys: int = LENGTH) -> list[jax.Array]:
+    """Returns queries, keys, values and factors of the outputs."""
+    draw = np.random.default_rng(0)
+    lengths = (LENGTH, keys, keys, LENGTH)
+    return [jnp.asarray(draw.normal(size=(BATCH, length, HEADS, WIDTH)), jnp.float32) for length in lengths]
+
+
+def run(implementation: str, context: AttentionContext, key: jax.Array | None = None) -> list[np.ndarray]:
+    """Returns the output at real tokens, and the gradients of q, k and v."""
+    config = dataclasses.replace(CONFIG, attention_implementation=implementation)
+    *qkv, factors = inputs(
+        (context.segment_ids if context.key_segment_ids is None else context.key_segment_ids).shape[1]
+    )
+    real = (IDS > 0)[:, :, None, None]
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = jnp.where(real, dot_product_attention(q, k, v, context, config, key), 0.0)
+        return (out * factors).sum(), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*qkv)
+    return [np.asarray(each) for each in (out, *gradients)]
+
+
+def keep_mask(context: AttentionContext) -> jax.Array:
+    """Returns the mask of dropout as a matrix [B, N, S, K]."""
+    words, positions = random_bits(KEY, (BATCH, HEADS, 2)), jnp.arange(LENGTH)
+    draw = jax.vmap(jax.vmap(lambda pair: keep_block(pair[0], pair[1], positions, positions, RATE)))
+    return draw(words)
+
+
+def plain_dropout(q: jax.Array, k: jax.Array, v: jax.Array, context: AttentionContext) -> jax.Array:
+    """Returns attention with the mask of the kernel, by the formula."""
+    scores = jnp.einsum("bqnh,bknh->bnqk", q, k) / math.sqrt(WIDTH)
+    weights = jax.nn.softmax(jnp.where(context.visible(), scores, -1e30), axis=-1)
+    return jnp.einsum("bnqk,bknh->bqnh", jnp.where(keep_mask(context), weights / (1 - RATE), 0.0), v)
+
+
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+def test_without_dropout_it_is_the_plain_form(window: int, causal: bool) -> None:
+    context = AttentionContext(IDS, window, causal)
+    for ours, plain in zip(run("triton", context), run("xla", context), strict=True):
+        assert np.abs(ours - plain).max() <= 3e-6
+
+
+def test_a_decoder_attends_to_a_source_of_another_length() -> None:
+    source = jnp.asarray(np.array([1, 2, 3, 1, 0]).repeat([30, 10, 30, 60, 10]).reshape(BATCH, 70), jnp.int32)
+    context = AttentionContext(IDS, key_segment_ids=source)
+    for ours, plain in zip(run("triton", context), run("xla", context), strict=True):
+        assert np.abs(ours - plain).max() <= 3e-6
+
+
+@pytest.mark.parametrize(("window", "causal"), [(0, False), (40, True)])
+def test_with_dropout_it_is_the_formula_with_its_mask(window: int, causal: bool) -> None:
+    context = AttentionContext(IDS, window, causal)
+    real = (IDS > 0)[:, :, None, None]
+    *qkv, factors = inputs()
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = jnp.where(real, plain_dropout(q, k, v, context), 0.0)
+        return (out * factors).sum(), out
+
+    (_, out), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*qkv)
+    for ours, plain in zip(run("triton", context, KEY), (out, *gradients), strict=True):
+        assert np.abs(ours - plain).max() <= 1e-5
+
+
+def test_masks_drop_their_share_and_differ() -> None:
+    """By row, column, head and sequence; pairs of neighbours are dropped as often as independent ones."""
+    keep = np.asarray(keep_mask(AttentionContext(IDS)))
+    bound = 5 * math.sqrt(RATE * (1 - RATE) / keep.size)
+    assert abs(1 - keep.mean() - RATE) <= bound
+    for axis in range(4):
+        first, second = (np.take(keep, range(begin, keep.shape[axis] - 1 + begin), axis) for begin in (0, 1))
+        assert abs((~first & ~second).mean() - RATE**2) <= 3 * bound, axis
+    per_row = (~keep).sum(-1).ravel()
+    assert 0.85 <= per_row.var() / (LENGTH * RATE * (1 - RATE)) <= 1.15
+    other = keep_block(jnp.uint32(1), jnp.uint32(2), jnp.arange(LENGTH), jnp.arange(LENGTH), RATE)
+    assert abs((~np.asarray(other) & ~keep[0, 0]).mean() - RATE**2) <= 0.02
+
+
+def test_blocks_of_a_mask_are_parts_of_it() -> None:
+    words = jnp.uint32(3), jnp.uint32(4)
+    whole = keep_block(*words, jnp.arange(128), jnp.arange(128), RATE)
+    part = keep_block(*words, jnp.arange(64, 128), jnp.arange(0, 64), RATE)
+    assert np.array_equal(whole[64:, :64], part)
+
+
+def test_a_mesh_drops_the_same_elements() -> None:
+    context = AttentionContext(IDS)
+    alone = run("triton", context, KEY)
+    mesh = jax.make_mesh((2, 1, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    with jax.set_mesh(mesh):
+        shared = run("triton", context, KEY)
+    for mine, plain in zip(shared, alone, strict=True):
+        assert np.abs(mine - plain).max() <= 1e-6
+
+
+def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention_kernels, triton_attention):
+        monkeypatch.setattr(module, "target_platform", lambda: "cuda")
+    config = dataclasses.replace(CONFIG, hidden_size=128, attention_implementation="triton", compute_dtype="bfloat16")
+
+    def loss(q: jax.Array, ids: jax.Array, key: jax.Array) -> jax.Array:
+        return dot_product_attention(q, q, q, AttentionContext(ids), config, key).astype(jnp.float32).sum()
+
+    q, ids = jax.ShapeDtypeStruct((2, 320, 2, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 320), jnp.int32)
+    text = jax.jit(jax.grad(loss)).trace(q, ids, KEY).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("custom_call @__gpu$xla.gpu.triton") == 3
+    assert not re.search(r"x320x320x", text)
+
+
+def test_head_sizes_that_the_kernel_cannot_multiply_are_refused() -> None:
+    config = dataclasses.replace(CONFIG, hidden_size=48, attention_implementation="triton")
+    q = jnp.zeros((1, 8, 2, 24))
+    with pytest.raises(UserError, match="needs a head size of 16, 32, 64, 128, 256, not 24"):
+        dot_product_attention(q, q, q, AttentionContext(jnp.ones((1, 8), jnp.int32)), config, KEY)
