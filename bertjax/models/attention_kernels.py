@@ -1,6 +1,6 @@
-"""Attention kernels that never hold the scores, cuDNN's on GPUs and splash on TPUs, and the choice among them.
+"""Attention kernels that never hold the scores, cuDNN's on GPUs and splash on TPUs, and the choice among all kernels.
 
-Neither kernel can drop probabilities or add terms to scores; where they cannot be exact they are refused with the
+Neither of the two can drop probabilities or add terms to scores; where they cannot be exact they are refused with the
 reason. Checked without the hardware: splash, interpreted on the CPU, gives the values and gradients of the plain form,
 and both kernels lower for their platform. `scripts/check_kernels.py` checks correctness and speed on GPUs and TPUs.
 """

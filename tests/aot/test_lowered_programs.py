@@ -20,7 +20,7 @@ from jax._src.cudnn import fused_attention_stablehlo
 from bertjax.config.overrides import load_config, set_values
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
-from bertjax.models import attention_kernels, dropout, linear
+from bertjax.models import attention_kernels, dropout, linear, triton_attention
 from bertjax.runtime import platform as runtime_platform
 
 FACTS = Path(__file__).with_name("lowered_programs.json")
@@ -29,6 +29,7 @@ LAYERS = 2
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert:base", {}),
     "bert without attention dropout": ("bert:base", {"model.attention_dropout": 0.0}),
+    "bert, triton": ("bert:base", {"model.attention_implementation": "triton"}),
     "bert, scanned, remat=dots": ("bert:large", {"model.attention_dropout": 0.0, "model.remat": "dots"}),
     "modernbert at 1,024": ("modernbert:base", {}),
     "deberta v3": ("deberta:v3-base", {"model.num_layers": 4}),  # two of them in the generator
@@ -44,7 +45,7 @@ PROGRAMS = [  # without a kernel all platforms get one program
 ]
 _FUNCTION = re.compile(r"^  func\.func \w+ @([\w.]+)\(", re.MULTILINE)
 _CALL = re.compile(r"\bcall @([\w.]+)\(")
-_KERNEL = re.compile(r"custom_call @(\w*(?:cudnn|tpu_custom_call)[\w$]*)\(")
+_KERNEL = re.compile(r"custom_call @([\w.$]*(?:cudnn|tpu_custom_call|triton)[\w.$]*)\(")
 _MATMUL = re.compile(r"stablehlo\.dot_general .* : \((tensor<[^>]+>), (tensor<[^>]+>)\)")
 _RESULT = re.compile(r"stablehlo\.(\w+).*tensor<([\dx]+)x(\w+)>(?: loc.*)?$", re.MULTILINE)
 _NOT_ELEMENTWISE = {"dot_general", "broadcast_in_dim", "reshape", "constant", "custom_call", "iota", "return"}
@@ -56,7 +57,7 @@ def lowered(name: str, platform: str) -> tuple[str, build.Experiment]:
     cfg = load_config(config)
     cfg = set_values(cfg, {"model.num_layers": LAYERS, "mesh.data": 1} | values)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (attention_kernels, dropout, linear, runtime_platform):
+        for module in (attention_kernels, dropout, linear, triton_attention, runtime_platform):
             patch.setattr(module, "target_platform", lambda: platform)
         patch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
         exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
