@@ -163,6 +163,7 @@ class Plan:
             "plain-attention": ("model.attention_implementation=xla",),
             "triton-attention": ("model.attention_implementation=triton",),
             "rbg": ("train.dropout_prng=rbg",),
+            "hash": ("train.dropout_prng=hash",),
             "no-dropout": ("model.hidden_dropout=0", "model.attention_dropout=0"),
         }
         results = [

@@ -46,7 +46,7 @@ def checked_config(
 def check(cfg: ConfigDict) -> None:
     """Raises `UserError` for every error that can be found without reading text or asking for devices."""
     check_keys(cfg)
-    if cfg.deterministic and cfg.train.dropout_prng != "threefry":
+    if cfg.deterministic and cfg.train.dropout_prng == "rbg":
         raise UserError(
             f"deterministic=true: train.dropout_prng={cfg.train.dropout_prng} gives other numbers on another mesh or "
             "version of XLA; set train.dropout_prng=threefry, or deterministic=false"

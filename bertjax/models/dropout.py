@@ -7,9 +7,10 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry2x32_p
+from jax.extend.random import define_prng_impl, threefry2x32_p
 from jaxtyping import Array
 
+from bertjax.models.linear import recompute
 from bertjax.models.mesh import manual_batch_shard, target_platform
 
 Key = Array
@@ -30,8 +31,13 @@ def dropout(x: Array, rate: float, key: Key | None, batched: bool = True) -> Arr
     """
     if key is None or rate == 0.0:
         return x
-    keep, scale = keep_mask(key, rate, x.shape, batched)
-    return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
+
+    def drop(x: Array, key: Key) -> Array:
+        keep, scale = keep_mask(key, rate, x.shape, batched)
+        return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
+
+    # a hash costs less than the bytes of its result
+    return recompute(drop)(x, key) if _name(key) == "hash" else drop(x, key)
 
 
 @jax.named_scope("dropout")
@@ -42,7 +48,7 @@ def keep_mask(key: Key, rate: float, shape: tuple[int, ...], batched: bool = Tru
 
 
 def _random_uint16(key: Key, shape: tuple[int, ...], batched: bool) -> Array:
-    if shape[-1] % 2:
+    if shape[-1] % 2 or _name(key) == "hash":  # a word for each: halves of words would not fuse
         return random_bits(key, shape, batched).astype(jnp.uint16)
     words = random_bits(key, (*shape[:-1], shape[-1] // 2), batched)
     return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)
@@ -54,16 +60,17 @@ def random_bits(key: Key, shape: tuple[int, ...], batched: bool = False) -> Arra
     threefry is a function of the index of each word, so words do not depend on the device that computes them.
 
     Args:
-        key: PRNG key; other implementations than threefry draw per shard.
+        key: PRNG key; rbg draws per shard.
         shape: of this shard.
         batched: the first axis is the batch; False = all shards draw the same.
     """
     axis, num_shards = manual_batch_shard() if batched else ("", 1)
     shard = jax.lax.axis_index(axis) if axis else None
-    if str(jax.random.key_impl(key)) != "threefry2x32":  # makes no promise about meshes
+    name = _name(key)
+    if name not in ("threefry2x32", "hash"):  # makes no promise about meshes
         return jax.random.bits(key if shard is None else jax.random.fold_in(key, shard), shape, jnp.uint32)
     on_cpu = target_platform() == "cpu"
-    if shard is None and (not on_cpu or math.prod(shape) >= 1 << 32):
+    if name == "threefry2x32" and shard is None and (not on_cpu or math.prod(shape) >= 1 << 32):
         return jax.random.bits(key, shape, jnp.uint32)
     low = _flat_index(shape)
     high = jnp.zeros((), jnp.uint32)
@@ -72,10 +79,16 @@ def random_bits(key: Key, shape: tuple[int, ...], batched: bool = False) -> Arra
         start_high, start_low = (jnp.asarray((starts >> shift).astype(np.uint32))[shard] for shift in (32, 0))
         high, low = start_high + (low + start_low < start_low), low + start_low
     high = jnp.broadcast_to(high, shape)
+    if name == "hash":
+        return hash_bits(jax.random.key_data(key), high, low)
     key_high, key_low = (jnp.broadcast_to(half, shape) for half in jax.random.key_data(key))
     hash_words = threefry if on_cpu else threefry2x32_p.bind
     first, second = hash_words(key_high, key_low, high, low)
     return first ^ second
+
+
+def _name(key: Key) -> str:
+    return str(jax.random.key_impl(key))
 
 
 def _flat_index(shape: tuple[int, ...]) -> Array:
@@ -106,3 +119,44 @@ def threefry(key_high: Array, key_low: Array, high: Array, low: Array) -> tuple[
         high = high + keys[(group + 1) % 3]
         low = low + keys[(group + 2) % 3] + np.uint32(group + 1)
     return high, low
+
+
+def mix_bits(x: Array) -> Array:
+    """Hashes uint32, one to one (Chris Wellons, hash-prospector: lowbias32)."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def hash_bits(key_data: Array, high: Array, low: Array) -> Array:
+    """Returns uint32 of a key's two words and a counter, for dropout alone: a tenth of threefry's operations.
+
+    Args:
+        key_data: the words.
+        high, low: upper and lower half of the counter.
+    """
+    first, second = (jnp.broadcast_to(half, low.shape) for half in key_data)
+    return mix_bits(mix_bits(low ^ first) + (mix_bits(high) ^ second))
+
+
+def _threefry_key(data: Array) -> Key:
+    return jax.random.wrap_key_data(data, impl="threefry2x32")
+
+
+def _draw(data: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    if bit_width > 32:
+        raise NotImplementedError("hash draws words of at most 32 bits")
+    index = _flat_index(shape)
+    return hash_bits(data, jnp.zeros_like(index), index).astype(f"uint{bit_width}")
+
+
+# its keys are made as threefry's
+HASH = define_prng_impl(
+    key_shape=(2,),
+    seed=lambda seed: jax.random.key_data(jax.random.key(seed, impl="threefry2x32")),
+    split=lambda data, shape: jax.random.key_data(jax.random.split(_threefry_key(data), shape)),
+    random_bits=_draw,
+    fold_in=lambda data, number: jax.random.key_data(jax.random.fold_in(_threefry_key(data), number)),
+    name="hash",
+    tag="hash",
+)

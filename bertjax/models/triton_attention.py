@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int, UInt32
 
 from bertjax.models.attention_context import AttentionContext
-from bertjax.models.dropout import random_bits
+from bertjax.models.dropout import mix_bits, random_bits
 from bertjax.models.mesh import per_device, target_platform
 
 Key = Array
@@ -317,13 +317,6 @@ def keep_block(first: Array, second: Array, queries: Array, keys: Array, rate: f
         queries, keys: positions, int32.
         rate: probability of dropping one.
     """
-    rows = _hash(queries.astype(jnp.uint32) ^ first)[:, None]
+    rows = mix_bits(queries.astype(jnp.uint32) ^ first)[:, None]
     columns = (keys.astype(jnp.uint32) * np.uint32(0x9E3779B9))[None, :]  # 2**32 / the golden ratio
-    return _hash((rows + columns) ^ second) >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
-
-
-def _hash(x: Array) -> Array:
-    """Mixes the bits of uint32 (Chris Wellons, hash-prospector: lowbias32)."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
+    return mix_bits((rows + columns) ^ second) >= np.uint32(min(round(rate * 2**32), 2**32 - 1))

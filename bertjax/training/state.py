@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from bertjax.models.dropout import HASH
 from bertjax.types import Params
 
 
@@ -52,7 +53,7 @@ def purpose_key(seed: int | Array, purpose: str, impl: str | None = None) -> Arr
     Args:
         seed: Seed of the run.
         purpose: "init", "corrupt", "dropout", "eval" or "moments".
-        impl: jax's random bit generator; None = threefry, with the same bits on every mesh whatever jax's default is.
+        impl: Random bit generator: hash, or one of jax's; None = threefry, whatever jax's default is.
     """
-    root = jax.random.key(seed, impl=impl or "threefry2x32")
+    root = jax.random.key(seed, impl=HASH if impl == "hash" else impl or "threefry2x32")
     return jax.random.fold_in(root, zlib.crc32(purpose.encode()))

@@ -48,7 +48,7 @@ def train_step(
         optimizer: Turns gradients into parameter updates.
         microbatches: Parts of the batch whose gradients are added up, to save memory.
         seed: Seed of the run.
-        dropout_impl: jax's random bit generator for dropout; None = threefry.
+        dropout_impl: random bit generator of dropout, as `purpose_key` takes it.
         skip_nonfinite: Keep the state as it was, but for the cursor and the counters, where `applied` is False.
         param_shardings: Sharding per parameter; gradients are constrained to the same.
 

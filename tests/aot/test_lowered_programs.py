@@ -56,6 +56,7 @@ def lowered(name: str, platform: str) -> tuple[str, build.Experiment]:
     config, values = RECIPES[name]
     cfg = load_config(config)
     cfg = set_values(cfg, {"model.num_layers": LAYERS, "mesh.data": 1} | values)
+    jax.clear_caches()  # traces of other tests know another platform
     with pytest.MonkeyPatch.context() as patch:
         for module in (attention_kernels, dropout, linear, triton_attention, runtime_platform):
             patch.setattr(module, "target_platform", lambda: platform)

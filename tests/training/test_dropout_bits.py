@@ -11,9 +11,12 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.config.defaults import base_config
-from bertjax.models.dropout import dropout
+from bertjax.models import dropout as dropout_module
+from bertjax.models import linear
+from bertjax.models.dropout import dropout, keep_mask
 from bertjax.training.state import purpose_key
 
+GENERATORS = ["threefry2x32", "hash"]
 SHAPES = [(1, 1, 1), (2, 1, 1), (8, 1, 1), (1, 4, 1), (2, 2, 2), (1, 1, 8)]
 
 
@@ -25,9 +28,10 @@ def stored(mesh: Mesh, key: jax.Array) -> np.ndarray:
         return np.asarray(jax.jit(lambda x: dropout(x, 0.1, key), out_shardings=laid)(ones))
 
 
+@pytest.mark.parametrize("impl", GENERATORS)
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
-def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: tuple[int, ...]) -> None:
-    key = purpose_key(3, "dropout")
+def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: tuple[int, ...], impl: str) -> None:
+    key = purpose_key(3, "dropout", impl)
     alone, result = stored(mesh_of(1), key), stored(mesh_of(*shape), key)
     np.testing.assert_array_equal(result, alone)
     assert 0.07 < (alone == 0).mean() < 0.13
@@ -35,11 +39,12 @@ def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("width", [32, 7])
+@pytest.mark.parametrize("impl", GENERATORS)
 def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
-    mesh_of: Callable[..., Mesh], shape: tuple[int, ...], width: int
+    mesh_of: Callable[..., Mesh], shape: tuple[int, ...], width: int, impl: str
 ) -> None:
     """Accumulation gives every device along `data` its rows (training/accumulate.py)."""
-    key, ones = purpose_key(3, "dropout"), jnp.ones((16, 3, width))
+    key, ones = purpose_key(3, "dropout", impl), jnp.ones((16, 3, width))
     rows = PartitionSpec("data")
     with jax.set_mesh(mesh_of(*shape)):
         split = jax.shard_map(
@@ -47,6 +52,37 @@ def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
         )
         result = jax.jit(split)(ones)
     np.testing.assert_array_equal(result, dropout(ones, 0.1, key))
+
+
+def test_hashed_bits_look_random() -> None:
+    """Rates, and correlations of neighbours in a mask, of masks of neighbouring keys, and of derived keys."""
+    keys = [purpose_key(seed, "dropout", "hash") for seed in range(2)]
+    keys += [jax.random.fold_in(keys[0], number) for number in range(2)] + list(jax.random.split(keys[1], 2))
+    shape, rate = (64, 128, 64), 0.1
+    keep = np.stack([np.asarray(keep_mask(key, rate, shape)[0]) for key in keys]).astype(np.float64)
+    spread = np.sqrt(rate * (1 - rate) / keep[0].size)
+    assert np.abs(keep.mean((1, 2, 3)) - (1 - rate)).max() < 5 * spread
+    centred = (keep - keep.mean((1, 2, 3), keepdims=True)) / np.sqrt(rate * (1 - rate))
+    limit = 5 / np.sqrt(keep[0].size)
+    for axis in range(1, 4):
+        for distance in (1, 2, 32):
+            assert np.abs((centred * np.roll(centred, distance, axis)).mean((1, 2, 3))).max() < limit
+    between = np.corrcoef(centred.reshape(len(keys), -1)) - np.eye(len(keys))
+    assert np.abs(between).max() < limit
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_hashed_masks_are_drawn_again_for_the_gradient(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+    """The gradient uses the mask of the forward pass; accelerators store none between them."""
+    for module in (linear, dropout_module):
+        monkeypatch.setattr(module, "target_platform", lambda: platform)
+    key, x = purpose_key(3, "dropout", "hash"), jnp.linspace(1.0, 2.0, 16 * 64).reshape(16, 64)
+    result, pull = jax.vjp(lambda x: dropout(x, 0.3, key), x)
+    keep, scale = keep_mask(key, 0.3, x.shape)
+    np.testing.assert_array_equal(result, jnp.where(keep, x * scale, 0))
+    np.testing.assert_allclose(pull(jnp.ones_like(x))[0], jnp.where(keep, scale, 0), rtol=1e-6)
+    stored = [leaf.dtype for leaf in jax.tree.leaves(pull) if leaf.size == x.size]
+    assert (jnp.bool_ in stored) == (platform == "cpu")
 
 
 def test_another_generator_differs_from_device_to_device(mesh_of: Callable[..., Mesh]) -> None:
