@@ -8,7 +8,7 @@ smoothing and dropout, in processes of their own, one after the other. The time 
 At `--points` moments of it the weights are copied; afterwards each translates the test file, greedily and with a
 beam of 5, and sacrebleu scores it. Writes OUT/results.json, and prints a table. Needs `bertjax[seq2seq,benchmark]`.
 
-A pretrained encoder with the same tokenizer, to start bertjax's encoder and tables from; decoder and output stay fresh:
+A pretrained encoder with the same tokenizer, to start both towers of bertjax's model from; cross-attention stays fresh:
 
     bertjax pretrain --config transformer:base --workdir encoder --config.data.tokenizer=bench/tokenizer ...
     python scripts/bench_translation.py ... --out bench --only bertjax --encoder encoder    # bench/bertjax-encoder.json
