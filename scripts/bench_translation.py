@@ -262,15 +262,21 @@ RUNS = {"bertjax": run_bertjax, "torch": run_torch}
 def main() -> None:
     """Runs both, each in its process, or with `--only` one in this process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("train", "test"):
-        parser.add_argument(f"--{name}", required=True, help="PREFIX:en-de or SOURCE:TARGET")
+    parser.add_argument("--train", required=True, help="pairs, as PREFIX:en-de or SOURCE:TARGET")
+    parser.add_argument("--test", required=True, help="likewise")
     parser.add_argument("--out", type=Path, required=True, help="new folder")
     parser.add_argument("--encoder", type=Path, help="work directory or folder of an encoder for bertjax to start from")
     parser.add_argument("--only", choices=tuple(RUNS), help="one of the two")
-    numbers = {"minutes": 90.0, "points": 6, "num_layers": 4, "hidden_size": 256, "num_heads": 4, "batch_size": 128}
-    numbers |= {"vocab_size": 8000, "learning_rate": 1e-3, "warmup": 1000, "dropout": 0.1}
-    for name, default in numbers.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, type=type(default), default=default)
+    parser.add_argument("--minutes", type=float, default=90.0)
+    parser.add_argument("--points", type=int, default=6)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--num-layers", type=int, default=4)
+    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--num-heads", type=int, default=4)
+    parser.add_argument("--vocab-size", type=int, default=8000)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--warmup", type=int, default=1000)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of matrix products")
     options = parser.parse_args()
     if not (options.out / "tokenizer").exists():

@@ -51,6 +51,8 @@ def check(cfg: ConfigDict) -> None:
             f"deterministic=true: train.dropout_prng={cfg.train.dropout_prng} gives other numbers on another mesh or "
             "version of XLA; set train.dropout_prng=threefry, or deterministic=false"
         )
+    if cfg.resume_from is not None and cfg.init_from is not None:
+        raise UserError("init_from and resume_from both set the state to start from: use one of them")
     for cls in (DataConfig, FilterConfig, SourceMixtureConfig, DistributedConfig, OptimizerConfig):
         read_group(cfg, cls)
     _check_sources(cfg)

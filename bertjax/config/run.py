@@ -62,6 +62,12 @@ class RunConfig(Settings):
         help="Folder of a model (ours or Hugging Face's), or hub:NAME[@REVISION], whose weights a run without "
         "checkpoints starts from; None: random weights.",
     )
+    resume_from: str | None = setting(
+        None,
+        resume=True,
+        help="RUN@STEP: checkpoint of another run whose state a run without checkpoints starts from: weights, "
+        "optimizer, step and position in the data. Schedule, text and other settings may differ; None: a new state.",
+    )
     init_embeddings: str = setting(
         "refuse",
         choices=("refuse", "remap"),

@@ -102,7 +102,7 @@ def load_initial_weights(
     fresh, unused = set(flatten_tree(params)), dict[int, set[str]]()
     for name, tower in _towers(exp.objective, source).items():
         config = exp.objective.networks[name].config
-        lines += architecture_changes(folder, tower.config, config, cfg.init_growth)
+        lines += architecture_changes(f"init_from={folder}", tower.config, config, cfg.init_growth)
         fitted = resize_tables(tower, config, match, cfg.init_positions)
         if needs_growth(tower.config, config):
             if exp.objective.encoder_decoder is not None:
@@ -148,13 +148,11 @@ def _changes_weights(field: str) -> bool:
     return not settings_of(EncoderConfig)[field].transfer
 
 
-def architecture_changes(
-    folder: str, source: EncoderConfig, config: EncoderConfig, growth: str = "refuse"
-) -> list[str]:
+def architecture_changes(name: str, source: EncoderConfig, config: EncoderConfig, growth: str = "refuse") -> list[str]:
     """Compares two architectures.
 
     Args:
-        folder: folder or name of the source, for messages.
+        name: name of the source, for messages, with its key.
         source: config of the source.
         config: config of the new model.
         growth: `init_growth`.
@@ -165,22 +163,22 @@ def architecture_changes(
     Raises:
         UserError: the weights would not fit or would mean something else.
     """
-    names = differences(source, config, heads=False)
+    fields = differences(source, config, heads=False)
     if {source.hidden_act, config.hidden_act} == _GELUS:
-        names.remove("hidden_act")
-    different = {name: f"{name} {getattr(source, name)} there, {getattr(config, name)} here" for name in names}
+        fields.remove("hidden_act")
+    different = {each: f"{each} {getattr(source, each)} there, {getattr(config, each)} here" for each in fields}
     allowed = GROWING if growth != "refuse" else ()
-    refused = [name for name in different if _changes_weights(name) and name not in allowed]
+    refused = [each for each in different if _changes_weights(each) and each not in allowed]
     if refused:
         grows = growth == "refuse" and set(refused) <= set(larger_sizes(source, config))
         raise UserError(
-            f"init_from={folder} is another model: {'; '.join(map(different.__getitem__, refused))}. Its weights would "
+            f"{name} is another model: {'; '.join(map(different.__getitem__, refused))}. Its weights would "
             "not fit or would mean something else: set these keys of model.* to what they are there"
             + ", or grow a smaller model with --config.init_growth=tile"
             * grows
         )
     printed_elsewhere = ("vocab_size", "pad_token_id", "max_position_embeddings")
-    return [words for name, words in different.items() if name not in printed_elsewhere]
+    return [words for each, words in different.items() if each not in printed_elsewhere]
 
 
 def _match_tokens(cfg: ConfigDict, folder: str, old: Tokenizer, new: Tokenizer) -> TokenMatch:

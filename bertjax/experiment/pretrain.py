@@ -30,6 +30,7 @@ from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
 from bertjax.experiment.load import SourceModel, load_source_model, write_teacher
 from bertjax.experiment.prepare_text import prepare_on_first_process
+from bertjax.experiment.resume_from import require_checkpoint, restore_from_other_run
 from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
 from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
 from bertjax.experiment.workdir import (
@@ -77,6 +78,7 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
     changes, resumes = processes.run_on_first("the work directory", lambda: _changes(workdir, cfg))
     if not resumes:
         require_init_source(cfg)
+        require_checkpoint(cfg)
     require_teacher(cfg)
     require_best_metric(cfg)
     prepared = prepare_on_first_process(cfg, processes)
@@ -176,9 +178,14 @@ def _restore_or_init(
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """Returns state and meta of the newest checkpoint, or an initial state and None.
 
-    Initial weights come from `init_from`, from layers of the teacher, or are fresh.
+    An initial state is that of `resume_from`, or new with weights from `init_from`, from layers of the teacher, or
+    fresh.
     """
     restored = checkpoints.restore(exp.abstract_state(), absent=COUNTER_DEFAULTS)
+    if restored is None and exp.cfg.resume_from is not None:
+        state, changes = restore_from_other_run(exp, prepared.tokenizer, processes)
+        _print_schedule_change(exp, int(state.step), changes)
+        return state, None
     if restored is None:
         state = init_student_layers(exp, teacher, exp.init_state())
         if exp.cfg.init_from is not None:
@@ -199,8 +206,7 @@ def _restore_or_init(
     print(f"resuming at step {restored.step}")
     for key, before, now in changes:
         print(f"  {key}: {before} -> {now}")
-    if any(key == "train.num_steps" or key.startswith("schedule.") for key, *_ in changes):
-        print(_schedule_change(exp, restored.step, changes))
+    _print_schedule_change(exp, restored.step, changes)
     return restored.state, restored.meta
 
 
@@ -231,16 +237,18 @@ def _held_out_loss(exp: build.Experiment, prepared: Prepared, params: Params) ->
         return build.corpus_feed(exp, prepared).evaluate(exp.programs[0])(params, exp.frozen)["eval/loss"]
 
 
-def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> str:
-    """Describes how a change of length or schedule changes the learning rate."""
+def _print_schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> None:
+    """Prints how a change of length, schedule or peak changes the learning rate."""
+    keys = [each for each in changes if each[0].startswith(("train.num_steps", "schedule.", "optimizer.learning_rate"))]
+    if not keys:
+        return
     old = copy_config(exp.cfg)
-    for key, before, _ in changes:
-        if key == "train.num_steps" or key.startswith("schedule."):
-            group, leaf = key.split(".")
-            old[group][leaf] = before
+    for key, before, _ in keys:
+        group, leaf = key.split(".")
+        old[group][leaf] = before
     was = make_schedule(parse.schedule_config(old), parse.peak_rates(old))
     last = exp.cfg.train.num_steps - 1
-    return (
+    print(
         f"  learning rate of the next step: {float(was(step)):.3e} before, {float(exp.schedule(step)):.3e} now; "
         f"of the last one ({last}): {float(exp.schedule(last)):.3e}"
     )

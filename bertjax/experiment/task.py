@@ -100,6 +100,8 @@ def require_task(cfg: ConfigDict) -> None:
     for key, instead in (("num_steps", "epochs"), ("batch_size", "batch_size")):
         if cfg.train[key] != default.train[key]:
             raise UserError(f"train.{key} follows from the task: set task.{instead}, and leave train.{key} alone")
+    if cfg.resume_from is not None:
+        raise UserError("resume_from is for pretraining: a task starts from the weights of init_from")
     if cfg.train.phases or cfg.train.initial_batch_size:
         raise UserError("train.phases and train.initial_batch_size are for pretraining: a task has one phase")
     if cfg.init_from is None and not cfg.task.from_scratch:

@@ -156,8 +156,7 @@ def read_settings(workdir: Path) -> tuple[ConfigDict, Tokenizer]:
 
 def _newest_meta(workdir: Path) -> list[tuple[int, Mapping[str, Any]]]:
     """Returns step and meta of the newest checkpoint with a valid manifest; empty if there is none."""
-    steps = sorted(map(int, _checkpoint_names(workdir)), reverse=True)
-    for step in steps:
+    for step in reversed(checkpoint_steps(workdir)):
         with contextlib.suppress(DamagedCheckpointError):
             return [(step, read_manifest(workdir / "checkpoints" / str(step))["meta"])]
     return []
@@ -174,12 +173,14 @@ def metrics_at(workdir: Path, step: int) -> dict[str, float]:
 
 def has_checkpoints(workdir: Path) -> bool:
     """Returns whether there is a checkpoint to resume from."""
-    return bool(_checkpoint_names(workdir))
+    return bool(checkpoint_steps(workdir))
 
 
-def _checkpoint_names(workdir: Path) -> list[str]:
+def checkpoint_steps(workdir: Path) -> list[int]:
+    """Returns the steps of all checkpoints, damaged ones included, in ascending order."""
     folder = workdir / "checkpoints"
-    return [entry.name for entry in folder.iterdir() if entry.name.isdecimal()] if folder.is_dir() else []
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def require_same_data(meta: Mapping[str, Any], digests: Mapping[str, str], advice: str) -> None:

@@ -169,18 +169,18 @@ def test_token_types_are_cut_or_drawn(source: SourceModel) -> None:
 def test_weights_that_would_mean_something_else_are_refused(field: str, value: object) -> None:
     changed = dataclasses.replace(SMALL, **{field: value})
     with pytest.raises(UserError, match=f"init_from=there is another model: {field} ") as caught:
-        architecture_changes(Path("there"), SMALL, changed)
+        architecture_changes("init_from=there", SMALL, changed)
     assert f"{field} {getattr(SMALL, field)} there, {value} here" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_allowed_changes_are_reported() -> None:
     changed = dataclasses.replace(SMALL, causal=True, layer_norm_eps=1e-5, hidden_dropout=0.5, vocab_size=99)
-    assert architecture_changes(Path("there"), SMALL, changed) == [
+    assert architecture_changes("init_from=there", SMALL, changed) == [
         "causal False there, True here",
         "layer_norm_eps 1e-12 there, 1e-05 here",
     ]
-    assert architecture_changes(Path("there"), dataclasses.replace(SMALL, hidden_act="gelu"), SMALL) == []
+    assert architecture_changes("init_from=there", dataclasses.replace(SMALL, hidden_act="gelu"), SMALL) == []
 
 
 @pytest.mark.parametrize("sharing", ["embeddings", "gdes", "none", "all"])

@@ -23,7 +23,7 @@ from bertjax.extensions import AttentionConfig
 # How a run is computed, observed, stored and reported; it stays the same run. Any other key makes another run.
 # There is no third class of changes that need a flag.
 MAY_CHANGE = {
-    "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions init_growth",
+    "": "platform deterministic compile_cache dry_run init_from resume_from init_embeddings init_positions init_growth",
     "objective.distillation": "teacher",
     "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_nonfinite max_nonfinite spike_factor"
     " skip_batches",
