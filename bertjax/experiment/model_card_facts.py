@@ -14,6 +14,7 @@ from bertjax.config.objectives import objective_config
 from bertjax.config.phases import amounts
 from bertjax.config.task import task_config
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.experiment.workdir import parse_checkpoint
 from bertjax.io.hub import is_hub_name, parse_hub_name
 
 _HUB_CACHE = re.compile(r"models--([^/]+)(?:/snapshots/([^/]+))?")
@@ -56,12 +57,16 @@ def model_facts(
         facts["base_revision"] = hub_revision(cfg.init_from)
     if objective.is_finetuning:
         return facts | _task_facts(cfg, labels, num_examples or {}) | {"eval": measured}
+    first = 0
+    if cfg.resume_from is not None:
+        workdir, first = parse_checkpoint(cfg.resume_from)
+        facts["continues"] = f"{workdir.name} from step {first:,}"
     return facts | {
         "objective": objective.summary,
         "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
         "batch_size": cfg.train.batch_size,
         "seq_len": cfg.data.seq_len,
-        "tokens_seen": amounts(cfg, step)[1],
+        "tokens_seen": amounts(cfg, step)[1] - amounts(cfg, first)[1],
         "eval": {name: value for name, value in measured.items() if name.endswith(("_loss", "_accuracy"))},
     }
 

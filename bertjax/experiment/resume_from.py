@@ -16,7 +16,7 @@ from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.init_from import architecture_changes
 from bertjax.experiment.load import stored_experiment
-from bertjax.experiment.workdir import ChangedKey, checkpoint_steps, read_config
+from bertjax.experiment.workdir import ChangedKey, checkpoint_steps, parse_checkpoint, read_config
 from bertjax.runtime.process_group import ProcessGroup
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 
@@ -25,7 +25,7 @@ def require_checkpoint(cfg: ConfigDict) -> None:
     """Raises `UserError` if `resume_from` names no checkpoint before the last step; called before tokenization."""
     if cfg.resume_from is None:
         return
-    workdir, step = _parse(cfg.resume_from)
+    workdir, step = parse_checkpoint(cfg.resume_from)
     if cfg.train.num_steps <= step:
         raise UserError(
             f"resume_from={cfg.resume_from}: train.num_steps={cfg.train.num_steps} counts the steps of that run, too; "
@@ -52,7 +52,7 @@ def restore_from_other_run(
         UserError: the checkpoint is missing or damaged, or is that of another model, optimizer or tokenizer.
     """
     name = f"resume_from={exp.cfg.resume_from}"
-    workdir, step = _parse(exp.cfg.resume_from)
+    workdir, step = parse_checkpoint(exp.cfg.resume_from)
     source, source_tokenizer = stored_experiment(workdir)
     if source_tokenizer.digest != tokenizer.digest:
         raise UserError(
@@ -71,15 +71,6 @@ def restore_from_other_run(
     for key, before, now in changes:
         print(f"  {key}: {before} -> {now}")
     return restored.state, changes
-
-
-def _parse(value: str) -> tuple[Path, int]:
-    run, _, step = value.rpartition("@")
-    if not (run and step.isdecimal()):
-        workdir = Path(value).expanduser()
-        known = f"; {workdir} has the steps {comma_list(checkpoint_steps(workdir))}" * workdir.is_dir()
-        raise UserError(f"resume_from={value} is not RUN@STEP, a work directory and a step{known}")
-    return Path(run).expanduser(), int(step)
 
 
 def _require_step(value: str, workdir: Path, step: int) -> None:

@@ -183,6 +183,16 @@ def checkpoint_steps(workdir: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+def parse_checkpoint(value: str) -> tuple[Path, int]:
+    """Returns work directory and step of a value of `resume_from`; raises `UserError` if it is not RUN@STEP."""
+    run, _, step = value.rpartition("@")
+    if not (run and step.isdecimal()):
+        workdir = Path(value).expanduser()
+        known = f"; {workdir} has the steps {comma_list(checkpoint_steps(workdir))}" * workdir.is_dir()
+        raise UserError(f"resume_from={value} is not RUN@STEP, a work directory and a step{known}")
+    return Path(run).expanduser(), int(step)
+
+
 def require_same_data(meta: Mapping[str, Any], digests: Mapping[str, str], advice: str) -> None:
     """Checks that data are those of a checkpoint.
 

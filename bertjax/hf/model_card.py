@@ -16,6 +16,7 @@ MARKER = "<!-- written by bertjax: an export with this line may be overwritten b
 FACTS = {
     "base_model": "Base model",
     "base_revision": "Revision of the base model",
+    "continues": "Continues the run",
     "task": "Task",
     "objective": "Objective",
     "data": "Training data",

@@ -80,6 +80,8 @@ def test_a_last_phase_on_other_text_with_another_schedule_is_resumed(
     assert lab.run("pretrain", "--workdir", tmp_path / "killed", *changes) == 0
     assert "resuming at step 10" in capsys.readouterr().out
     assert same_weights(tmp_path / "whole", tmp_path / "killed")
+    card = (tmp_path / "killed" / "export" / "README.md").read_text()
+    assert "parent from step 6" in card and f"{6 * 8 * 32:,}" in card
 
 
 @pytest.mark.parametrize(
