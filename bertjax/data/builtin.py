@@ -36,6 +36,7 @@ _MARKUP = (
     (re.compile(r"(?<![\w*])\*(\w[^*\n]*?)\*(?![\w*])"), r"\1"),
     (re.compile(r"::(?=\s|$)"), ":"),
     (re.compile(r"\s*\[\d{1,2}\](?=\W|$)"), ""),  # footnote marks of the topics
+    (re.compile(r"[\x00-\x08\x0e-\x1b\x7f]"), ""),
     (re.compile(r"\s+"), " "),
     (re.compile(r"(?<=[a-z])- (?=[a-z])"), "-"),  # a compound that was broken at the end of a line
 )

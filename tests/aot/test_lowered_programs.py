@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from bertjax.config.overrides import load_config, set_values
 from bertjax.experiment import build
@@ -63,7 +64,11 @@ def lowered(name: str, platform: str) -> tuple[str, build.Experiment]:
         patch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
         exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
         last = exp.programs[-1]
-        with jax.set_mesh(exp.mesh):
+        mesh = exp.mesh.abstract_mesh
+        if platform == "cuda" and jax.__version_info__ >= (0, 12):  # it lowers Triton kernels for a known GPU alone
+            device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
+            mesh = AbstractMesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types, abstract_device=device)
+        with jax.sharding.use_abstract_mesh(mesh):
             traced = last.train_step.trace(exp.abstract_state(), exp.frozen, abstract_batch(exp, last))
         return traced.lower(lowering_platforms=(platform,)).as_text(), exp
 
@@ -113,6 +118,8 @@ def facts_of(name: str, platform: str) -> dict[str, int]:
 @pytest.mark.parametrize(("name", "platform"), PROGRAMS)
 def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
     known = json.loads(FACTS.read_text())
+    if jax.__version_info__[:2] == (0, 11) and "triton" in name:
+        pytest.skip("jax 0.11 lowers Triton kernels on a mesh of GPUs alone")
     facts, expected = facts_of(name, platform), known[platform][name]
     if jax.__version__ != known["jax"]:  # whose functions may consist of other operations
         facts, expected = ({**each, "elementwise": 0} for each in (facts, expected))

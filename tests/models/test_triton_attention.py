@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
@@ -133,7 +133,9 @@ def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch)
         return dot_product_attention(q, q, q, AttentionContext(ids), config, key).astype(jnp.float32).sum()
 
     q, ids = jax.ShapeDtypeStruct((2, 320, 2, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 320), jnp.int32)
-    text = jax.jit(jax.grad(loss)).trace(q, ids, KEY).lower(lowering_platforms=("cuda",)).as_text()
+    device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), (AxisType.Auto,), abstract_device=device)):
+        text = jax.jit(jax.grad(loss)).trace(q, ids, KEY).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @__gpu$xla.gpu.triton") == 3
     assert not re.search(r"x320x320x", text)
 

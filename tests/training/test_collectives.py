@@ -73,7 +73,7 @@ def sent(compiled: CompiledStep, *axes: str, kind: str = "") -> list[Collective]
     return [
         each
         for each in compiled.find_collectives()
-        if (not axes or each.axes == axes) and kind in each.kind and "corruption/scatter" not in each.op_name
+        if (not axes or each.axes == axes) and kind in each.kind and "/corruption/" not in each.op_name
     ]
 
 
