@@ -54,7 +54,7 @@ def waited(batches: list[float], steps: list[float | None]) -> tuple[float, floa
 def test_a_loop_that_runs_ahead_of_its_device_loses_nothing() -> None:
     """The loop waits for batches nearly all the time, but the device never does."""
     seconds, took = waited([0.0, 0.1, 0.1, 0.1], [None] * 4)
-    assert seconds < 0.01 and took >= 0.3
+    assert seconds < 0.1 and took >= 0.3
 
 
 def test_only_the_time_after_the_end_of_a_step_counts() -> None:
