@@ -68,8 +68,8 @@ class TrainConfig(Settings, group="train"):
     dropout_prng: str = setting(
         "threefry",
         choices=("threefry", "hash", "rbg"),
-        help="Random bits of dropout: threefry and hash are the same on every mesh and machine. hash takes a tenth of "
-        "threefry's operations and stores no mask on accelerators; rbg is jax's generator of the hardware.",
+        help="Random bits of dropout: threefry and hash are the same on every mesh and machine. hash takes a third "
+        "of threefry's operations and stores no mask on accelerators; rbg is jax's generator of the hardware.",
     )
 
 

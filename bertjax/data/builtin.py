@@ -15,6 +15,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 
+from bertjax.data.readers import CONTROLS
 from bertjax.errors import UserError
 
 _SKIPPED_FOLDERS = frozenset(
@@ -36,7 +37,7 @@ _MARKUP = (
     (re.compile(r"(?<![\w*])\*(\w[^*\n]*?)\*(?![\w*])"), r"\1"),
     (re.compile(r"::(?=\s|$)"), ":"),
     (re.compile(r"\s*\[\d{1,2}\](?=\W|$)"), ""),  # footnote marks of the topics
-    (re.compile(r"[\x00-\x08\x0e-\x1b\x7f]"), ""),
+    (CONTROLS, ""),
     (re.compile(r"\s+"), " "),
     (re.compile(r"(?<=[a-z])- (?=[a-z])"), "-"),  # a compound that was broken at the end of a line
 )

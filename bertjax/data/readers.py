@@ -19,7 +19,7 @@ from bertjax.io import jsonl
 LONGEST_DOCUMENT = 1 << 24  # characters, for files bytes; longer ones are cut at a blank or the end of a line
 REPLACE_ERRORS = ", or set data.encoding_errors='replace'"
 # All but whitespace: they say nothing, and no two families of tokenizers do the same with them.
-_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
+CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
 
 @dataclasses.dataclass
@@ -42,8 +42,8 @@ def clean_documents(results: Iterator[str], reading: DocumentStats) -> Iterator[
     Newlines stay: a line is a paragraph or a sentence.
     """
     for document in results:
-        if _CONTROLS.search(document):
-            document, count = _CONTROLS.subn("", document)
+        if CONTROLS.search(document):
+            document, count = CONTROLS.subn("", document)
             reading.control_characters += count
         cleaned = "\n".join(map(str.rstrip, document.split("\n"))).strip("\n")
         if not cleaned:

@@ -129,7 +129,7 @@ def mix_bits(x: Array) -> Array:
 
 
 def hash_bits(key_data: Array, high: Array, low: Array) -> Array:
-    """Returns uint32 of a key's two words and a counter, for dropout alone: a tenth of threefry's operations.
+    """Returns uint32 of a key's two words and a counter, for dropout alone, in a sixth of threefry's operations.
 
     Args:
         key_data: the words.

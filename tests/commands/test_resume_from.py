@@ -11,6 +11,7 @@ import pytest
 from lab import Finished, Lab, sentences
 from safetensors.numpy import load_file
 
+from bertjax.cli import main
 from bertjax.training import logging
 
 
@@ -114,7 +115,5 @@ def test_unsuitable_checkpoints_are_refused_and_leave_no_folder(
 
 def test_tasks_refuse_it(lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--config", "finetune/classification", "--workdir", str(tmp_path / "run")]
-    from bertjax.cli import main
-
     assert main(["finetune", *arguments, f"--config.resume_from={finished.workdir}@4"]) == 2
     assert "resume_from is for pretraining" in capsys.readouterr().err
