@@ -79,7 +79,7 @@ def test_a_bad_setting_is_answered_at_once(
     monkeypatch.setattr(pretrain_module, "prepare_on_first_process", too_late)
     began = time.monotonic()
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *typed.split()) == 2
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and not (tmp_path / "run").exists()
     for words in BAD[typed]:

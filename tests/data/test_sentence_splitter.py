@@ -67,4 +67,4 @@ def test_time_is_linear_on_dirty_text(unit: str) -> None:
     document = unit * 100_000
     start = time.perf_counter()
     split_sentences(document)
-    assert time.perf_counter() - start < 3  # quadratic behaviour would take minutes
+    assert time.perf_counter() - start < 20  # quadratic behaviour would take minutes

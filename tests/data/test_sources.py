@@ -108,7 +108,7 @@ def test_import_and_check_are_light(tmp_path: Path) -> None:
         start = time.perf_counter()
         check_source(source)
         times.append(time.perf_counter() - start)
-    assert min(times) < 0.01
+    assert min(times) < 0.1
 
 
 def test_globs_are_sorted_and_deep(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_second_signal_ends_what_never_looks_at_signals() -> None:
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 128 + signal.SIGTERM
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     process.communicate()
 
 
