@@ -43,6 +43,9 @@ from bertjax.commands import (
 )
 from bertjax.errors import UserError, is_panic, one_line, require_path, require_text
 from bertjax.io.atomic import require_writable
+from bertjax.io.hub import is_hub_name
+from bertjax.io.staging import local_copy, output_path
+from bertjax.io.storage import is_url
 from bertjax.runtime.huge_pages import use_huge_pages
 from bertjax.training.signals import StoppedBySignal
 
@@ -119,9 +122,24 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     for flag, path in vars(options).items():
         if isinstance(path, Path):
             require_path(flag, str(path))
+    for flag in {"workdir", "model", "runs"} & vars(options).keys():
+        value = getattr(options, flag)
+        setattr(options, flag, [local_copy(each) for each in value] if isinstance(value, list) else _local(value))
     out = getattr(options, "out", None)
-    if out is not None and str(out) != "-":  # before hours of work
+    if out is None or str(out) == "-":
+        return _run_module(options, rest)
+    if not is_url(out):  # before hours of work
         require_writable("--out", Path(out).parent)
+    with output_path(Path(out), getattr(options, "overwrite", False)) as local:
+        options.out = type(out)(local)
+        return _run_module(options, rest)
+
+
+def _local(path: Path | None) -> Path | None:
+    return path if path is None or is_hub_name(path) else local_copy(path)
+
+
+def _run_module(options: argparse.Namespace, rest: list[str]) -> int:
     if _requires_config(options.module):
         _require_packages(getattr(options, "workdir", None))
         options.config = _checked_config(options.config, rest)

@@ -28,6 +28,7 @@ from bertjax.experiment.workdir import read_config
 from bertjax.hf.pretrained import PretrainedModel, load_single
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.io.jsonl import read_log
+from bertjax.io.staging import display_path, local_copy, output_path
 from bertjax.io.units import parse_size
 from bertjax.metrics import Metrics
 from bertjax.report import runs
@@ -110,7 +111,7 @@ class Run:
     def __repr__(self) -> str:
         shown = [f"{name}={value:.4f}" for name, value in list(self.metrics.items())[:_SHOWN]]
         more = [f"{len(self.metrics) - _SHOWN} more"] if len(self.metrics) > _SHOWN else []
-        return f"Run({str(self.workdir)!r}, step {self.step}; {', '.join(shown + more) or 'not evaluated'})"
+        return f"Run({display_path(self.workdir)!r}, step {self.step}; {', '.join(shown + more) or 'not evaluated'})"
 
     def _repr_html_(self) -> str:
         files = {"work directory": self.workdir, "export": self.export, "report": self.report}
@@ -128,7 +129,7 @@ def open_run(workdir: Folder) -> Run:
     Raises:
         UserError: The directory is not a work directory.
     """
-    folder = Path(workdir).expanduser()
+    folder = _path(workdir)
     cfg = read_config(folder)
     log = read_log(folder / "metrics.jsonl")
     with contextlib.closing(build.open_checkpoints(cfg, folder, read_only=True)) as checkpoints:
@@ -270,18 +271,19 @@ def export(
     """
     if max_length is not None and pooling is None:
         raise UserError("max_length needs pooling: it belongs to sentence-transformers")
-    export_run(
-        _workdir(run),
-        _path(folder),
-        step=step,
-        average_last=average_last,
-        network=network,
-        pooling=None if pooling is None else Pooling(pooling, max_length=max_length),
-        overwrite=overwrite,
-        upload=None if push_to_hub is None else Upload(push_to_hub, public),
-        dtype=dtype,
-        max_shard_bytes=parse_size("max_shard_size", max_shard_size),
-    )
+    with output_path(Path(folder).expanduser(), overwrite) as local:
+        export_run(
+            _workdir(run),
+            local,
+            step=step,
+            average_last=average_last,
+            network=network,
+            pooling=None if pooling is None else Pooling(pooling, max_length=max_length),
+            overwrite=overwrite,
+            upload=None if push_to_hub is None else Upload(push_to_hub, public),
+            dtype=dtype,
+            max_shard_bytes=parse_size("max_shard_size", max_shard_size),
+        )
     return _path(folder)
 
 
@@ -293,7 +295,7 @@ def _config(config: Config, overrides: Mapping[str, Any] | None) -> ConfigDict:
 
 
 def _path(path: Folder) -> Path:
-    return Path(path).expanduser()
+    return local_copy(path)
 
 
 def _workdir(run: Folder | Run) -> Path:

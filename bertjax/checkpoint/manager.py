@@ -2,21 +2,25 @@
 
     <directory>/<step>/state/        the arrays, an orbax item (a nested dict named like the state's fields)
     <directory>/<step>/bertjax.json  manifest: meta, metrics, shape and type of every leaf, digests of the files
-    <directory>/damaged/<step>       steps that did not match their digests
+    <directory>/damaged/<step>       steps that did not match their digests; in a store, their manifests
 
 The manifest is written before orbax renames the step to its final name, so no visible step lacks one. The list of steps
 is always read from the disk: orbax's own manager keeps it in memory, including steps whose asynchronous commit failed,
 and deletes old ones by it. Killing the process at any moment is safe; a power failure may not be.
+
+In the local copy of a work directory in an object store, a step counts when its manifest is in the store; arrays are
+downloaded to be restored. Several processes need not see one directory then: the first one collects the whole state.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,8 +29,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from bertjax.checkpoint.manifest import (
+    MANIFEST,
     DamagedCheckpointError,
     body_digest,
     read_manifest,
@@ -35,6 +41,7 @@ from bertjax.checkpoint.manifest import (
 )
 from bertjax.checkpoint.retention import select_best_step, steps_to_keep
 from bertjax.errors import UserError, comma_list
+from bertjax.io.staging import stored_folder
 from bertjax.io.tree_paths import unflatten_tree
 from bertjax.metrics import HIGHER_IS_BETTER
 
@@ -89,9 +96,17 @@ class Checkpoints:
         self._lower_is_better = not HIGHER_IS_BETTER.fullmatch(best_metric or "")
         self._run_on_first = run_on_first
         self._pending: tuple[int, dict[str, Any]] | None = None
+        self._store = stored_folder(self.directory.parent)
+        self._gathers = self._store is not None and jax.process_count() > 1
+        alone = {"primary_host": jax.process_index(), "active_processes": {jax.process_index()}}
+        together = ocp.options.MultiprocessingOptions(**(alone if self._gathers else {}))
         self._checkpointer = ocp.AsyncCheckpointer(
-            ocp.CompositeCheckpointHandler(),
+            ocp.CompositeCheckpointHandler(
+                composite_options=ocp.CompositeOptions(multiprocessing_options=together),
+                **{_ITEM: ocp.StandardCheckpointHandler(multiprocessing_options=together)},
+            ),
             async_options=ocp.AsyncOptions(timeout_secs=_SAVE_TIMEOUT, post_finalization_callback=self._write_manifest),
+            multiprocessing_options=together,
         )
         if not read_only and jax.process_index() == 0:
             try:
@@ -121,12 +136,16 @@ class Checkpoints:
         newest = self._run_on_first("the list of checkpoints", lambda: max(self._steps_on_disk(), default=-1))
         if step <= newest:
             raise UserError(
-                f"cannot save step {step}: {self.directory} already holds step {newest}; "
+                f"cannot save step {step}: {self._where()} already holds step {newest}; "
                 "resume from it, or use another work directory"
             )
         leaves = {
             path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _flatten(state).items()
         }
+        if self._gathers:
+            leaves = {path: multihost_utils.process_allgather(leaf, tiled=True) for path, leaf in leaves.items()}
+            if jax.process_index() > 0:
+                return
         body = {"format": 1, "step": step, "meta": dict(meta), "metrics": dict(metrics or {}), "state": _specs(leaves)}
         json.dumps(body)  # fail here, not in the background
         self._pending = (step, body)
@@ -228,6 +247,7 @@ class Checkpoints:
             raise UserError(problem)
         if chosen is None:
             return None
+        self._fetch(chosen)
         body = self._read_chosen(chosen, digest)
         targets = {path: _target(leaf) for path, leaf in _flatten(abstract_state).items()}
         new = {path: absent[path] for path in targets if path in absent and path not in body["state"]}
@@ -248,20 +268,51 @@ class Checkpoints:
         assert self._pending is not None
         step, body = self._pending
         temporary = sorted(self.directory.glob(f"{step}{ocp.utils.TMP_DIR_SUFFIX}*"))
-        write_manifest(temporary[-1] if temporary else self.directory / str(step), _ITEM, body)
+        folder = temporary[-1] if temporary else self.directory / str(step)
+        write_manifest(folder, _ITEM, body)
+        if self._store is not None:
+            self._store.publish(self._stored_name(step), folder, MANIFEST)
 
     def _abandon_save(self, error: Exception) -> None:
         step, self._pending = self._pending[0] if self._pending else None, None
         if jax.process_index() == 0:
             self._remove_leftovers()
         raise UserError(
-            f"checkpoint of step {step} could not be written to {self.directory}: {_reason(error)}; {self.remaining()}"
+            f"checkpoint of step {step} could not be written to {self._where()}: {_reason(error)}; {self.remaining()}"
         ) from error
 
     def _remove_leftovers(self) -> None:
         for pattern in (f"*{ocp.utils.TMP_DIR_SUFFIX}*", f"{_TRASH}*"):
             for path in self.directory.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True)
+        if self._store is not None:
+            with contextlib.suppress(OSError):  # the store may be the failure
+                for step in self._store.incomplete(self.directory.name, MANIFEST):
+                    self._store.remove(self._stored_name(step), MANIFEST)
+
+    def _where(self) -> str:
+        return str(self.directory) if self._store is None else f"{self._store.url}/{self.directory.name}"
+
+    def _stored_name(self, step: int | str) -> str:
+        return f"{self.directory.name}/{step}"
+
+    def _fetch(self, step: int) -> None:
+        """Downloads a step from the store of the work directory, unless its files are here and undamaged."""
+        if self._store is None:
+            return
+        folder = self.directory / str(step)
+        with contextlib.suppress(DamagedCheckpointError):
+            verify_checkpoint(folder)
+            return
+        try:
+            self._store.fetch(self._stored_name(step), [MANIFEST])
+            self._store.fetch(self._stored_name(step), read_manifest(folder)["files"])
+        except DamagedCheckpointError:
+            return  # whoever reads it says so
+        except OSError as error:
+            raise UserError(
+                f"the checkpoint of step {step} cannot be read from {self._store.url}: {error.strerror or error}"
+            ) from error
 
     def _require_writable(self) -> None:
         if self.read_only:
@@ -275,6 +326,9 @@ class Checkpoints:
 
     def _delete(self, step: int) -> None:
         """Renames a step before deleting it, so that no visible step is ever incomplete."""
+        if self._store is not None:
+            with _store_errors(f"the checkpoint of step {step} cannot be deleted from {self._store.url}"):
+                self._store.remove(self._stored_name(step), MANIFEST)
         trash = self.directory / f"{_TRASH}{step}"
         (self.directory / str(step)).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
@@ -298,7 +352,7 @@ class Checkpoints:
         return {step: body["metrics"].get(self.best_metric) for step, body in self._manifests().items()}
 
     def _missing(self, step: int) -> str:
-        return f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self._manifests())}"
+        return f"no checkpoint of step {step} in {self._where()}; there are: {comma_list(self._manifests())}"
 
     def _choose(self, step: int | None) -> tuple[int | None, str | None, str | None]:
         """Returns the step to restore and its digest, or the reason why there is none; moves damaged steps away."""
@@ -307,10 +361,11 @@ class Checkpoints:
             return None, None, self._missing(step)
         damaged: list[int] = []
         for candidate in [step] if step is not None else reversed(steps):
+            self._fetch(candidate)
             try:
                 digest = body_digest(verify_checkpoint(self.directory / str(candidate)))
             except DamagedCheckpointError as error:
-                log.warning("checkpoint of step %d in %s is damaged: %s", candidate, self.directory, error)
+                log.warning("checkpoint of step %d in %s is damaged: %s", candidate, self._where(), error)
                 damaged.append(candidate)
             else:
                 self._set_aside(damaged, candidate)
@@ -319,7 +374,7 @@ class Checkpoints:
             return None, None, None
         which = f"step {step} is" if step is not None else f"steps {comma_list(steps)} are all"
         problem = (
-            f"checkpoints in {self.directory}: {which} damaged (see the warnings above); nothing was changed. "
+            f"checkpoints in {self._where()}: {which} damaged (see the warnings above); nothing was changed. "
             "Restore them from a copy, or start in another work directory"
         )
         return None, None, problem
@@ -331,6 +386,9 @@ class Checkpoints:
             target.parent.mkdir(exist_ok=True)
             (self.directory / str(step)).rename(target)
             log.warning("moved the damaged step %d to %s", step, target)
+            if self._store is not None:
+                with _store_errors(f"the damaged checkpoint of step {step} cannot be moved in {self._store.url}"):
+                    self._store.set_aside(self._stored_name(step), self._stored_name(f"{DAMAGED}/{target.name}"))
         if damaged:
             log.warning("using the checkpoint of step %d instead of %s", used, comma_list(damaged))
 
@@ -359,7 +417,7 @@ class Checkpoints:
         if differing:
             more = f"; and {len(differing) - _MAX_NAMED} more" if len(differing) > _MAX_NAMED else ""
             raise UserError(
-                f"the checkpoint of step {step} in {self.directory} does not fit this run's model or optimizer: "
+                f"the checkpoint of step {step} in {self._where()} does not fit this run's model or optimizer: "
                 f"{'; '.join(differing[:_MAX_NAMED])}{more}"
             )
 
@@ -381,6 +439,15 @@ def _spec_text(spec: list[Any]) -> str:
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf), sharding=sharding)
+
+
+@contextlib.contextmanager
+def _store_errors(action: str) -> Iterator[None]:
+    """Warns where the store cannot do something that the run does not need."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s: %s", action, error.strerror or error)
 
 
 def _reason(error: BaseException) -> str:

@@ -129,11 +129,12 @@ class DataConfig(Settings, group="data"):
         require_regular_file(os.path.expanduser(self.tokenizer), "data.tokenizer")
         if self.token_pattern is not None and self.tokenizer != "wordlevel":
             raise UserError(f"data.token_pattern is for data.tokenizer=wordlevel, not for {self.tokenizer}; remove it")
-        is_local = self.tokenizer not in TOKENIZER_MODELS and not self.tokenizer.startswith("hub:")
+        is_remote = self.tokenizer.startswith("hub:") or "://" in self.tokenizer
+        is_local = self.tokenizer not in TOKENIZER_MODELS and not is_remote
         if is_local and not Path(self.tokenizer).expanduser().exists():
             raise UserError(
                 f"data.tokenizer={self.tokenizer!r} is neither one of {', '.join(TOKENIZER_MODELS)} (train one) nor a "
-                "folder or file that exists, nor hub:NAME[@REVISION]"
+                "folder or file that exists, nor hub:NAME[@REVISION], nor a URL"
             )
 
     @property

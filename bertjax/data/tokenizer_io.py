@@ -28,6 +28,7 @@ from bertjax.data.tokenizer_probe import read_backend
 from bertjax.errors import UserError
 from bertjax.io import hub
 from bertjax.io.atomic import atomic_file, atomic_folder
+from bertjax.io.staging import local_copy
 
 _SENTENCEPIECE = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
 _READABLE = (SETTINGS_FILE, "tokenizer.json", *_SENTENCEPIECE, "vocab.txt")
@@ -63,7 +64,7 @@ def load_tokenizer(path: str | os.PathLike[str], family: str | None = None, lowe
 
     Args:
         path: a folder in the format of bertjax or of Hugging Face, `tokenizer.json`, `vocab.txt`, `spiece.model`,
-            `spm.model`, or `hub:NAME[@REVISION]`.
+            `spm.model`, `hub:NAME[@REVISION]`, or the URL of a folder.
         family: a key of `TOKENIZER_FAMILIES`; None guesses it from the special tokens.
         lowercase: whether text is lower-cased, for files that do not declare it (`vocab.txt`, sentencepiece).
 
@@ -72,7 +73,7 @@ def load_tokenizer(path: str | os.PathLike[str], family: str | None = None, lowe
     """
     if family is not None:
         family_of(family)
-    local = hub.fetch(path) if hub.is_hub_name(path) else Path(path).expanduser()
+    local = hub.fetch(path) if hub.is_hub_name(path) else local_copy(path)
     return Tokenizer(*_read_backend(local, _Hints(family, lowercase)))
 
 

@@ -30,6 +30,7 @@ from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.load import is_encoder_decoder, local_model, read_config_json
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
+from bertjax.io.staging import display_path
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.encoder_decoder import DECODER_HEADS, tower_params
 from bertjax.objectives.base import Network
@@ -193,8 +194,8 @@ def require_model(name: str | os.PathLike[str]) -> Path:
     folder = local_model(name)
     if not (folder / "checkpoints").is_dir() and not (folder / "config.json").is_file():
         raise UserError(
-            f"{folder} holds no model: give a Hugging Face folder (config.json, model.safetensors), an export, the "
-            "work directory of a run, or hub:NAME[@REVISION]"
+            f"{display_path(folder)} holds no model: give a Hugging Face folder (config.json, model.safetensors), an "
+            "export, the work directory of a run, or hub:NAME[@REVISION]"
         )
     return folder
 

@@ -1,4 +1,4 @@
-"""Prepares tokenizer and corpora on the first process, and opens them on all others."""
+"""Prepares tokenizer and corpora on the first process, and opens them on all others that share a disk with it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from bertjax.data.prepare import describe_corpus
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.io.hub import is_hub_name
+from bertjax.io.storage import is_url
 from bertjax.runtime.process_group import ProcessGroup
 
 
 def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepared:
-    """Returns tokenizer and corpora of a config; only the first process reads the sources.
+    """Returns tokenizer and corpora of a config.
+
+    Only the first process reads the sources, and those that do not see its folders: hosts without a shared disk.
 
     Args:
         cfg: checked config.
         processes: processes that train together.
 
     Raises:
-        UserError: the text cannot be prepared, or a process does not see the folders of the first one.
+        UserError: the text cannot be prepared, or a process reads another one than the first.
     """
     if processes.count == 1:
         return from_config.prepare(cfg)
@@ -43,17 +46,12 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
     if made:
         return made[0]
     folders = [described["tokenizer"], *described["training"].values(), *described["held_out"].values()]
-    for folder in folders:
-        if not is_hub_name(folder) and not Path(folder).exists():
-            raise UserError(
-                f"process {processes.index} does not see {folder}, which the first process has prepared; "
-                "data.cache_dir and data.tokenizer must be on a disk that all hosts share, under the same path"
-            )
-    opened = _opened(cfg, described)
+    is_shared = all(is_hub_name(folder) or is_url(folder) or Path(folder).exists() for folder in folders)
+    opened = _opened(cfg, described) if is_shared else from_config.prepare(cfg)
     if opened.digests != described["digests"]:
         raise UserError(
-            f"process {processes.index} reads another tokenizer or corpus than the first one at the same paths "
-            f"({', '.join(folders)}); they must be on a disk that all hosts share"
+            f"process {processes.index} reads another tokenizer or corpus than the first one "
+            f"({', '.join(folders)}); give all hosts the same text and the same tokenizer"
         )
     return opened
 

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.overrides import flatten
 from bertjax.experiment.build import Experiment
+from bertjax.io.staging import display_path
 from bertjax.runtime.process_group import ProcessGroup
 
 _PER_PROCESS = {f"distributed.{name}" for name in ("process_id", "local_devices", "coordinator_address")}
@@ -45,7 +46,7 @@ def require_same_start(cfg: ConfigDict, workdir: Path, processes: ProcessGroup) 
 
     def describe() -> dict[str, Any]:
         settings = {f"config.{key}": value for key, value in flatten(cfg).items() if key not in _PER_PROCESS}
-        return {"--workdir": str(workdir), **settings, **_versions(), **_code()}
+        return {"--workdir": display_path(workdir), **settings, **_versions(), **_code()}
 
     processes.require_same(
         "settings or code", describe, "Start all processes with the same command, of one installation"

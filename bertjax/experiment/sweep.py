@@ -24,6 +24,7 @@ from bertjax.experiment.task import Task, read_task, require_task, task_batches
 from bertjax.experiment.workdir import has_checkpoints, hold_workdir, read_config
 from bertjax.finetuning.batch_layout import choose_batch_sizes, choose_shapes
 from bertjax.io import atomic
+from bertjax.io.staging import stored_folder
 from bertjax.metrics import is_better
 
 
@@ -93,6 +94,8 @@ def sweep(
     for point_cfg in configs.values():
         parse.check(point_cfg)
     build.check_devices(cfg)
+    if stored_folder(workdir) is not None:
+        raise UserError("--seeds and --grid need a directory on a disk: they compare many runs; copy it afterwards")
     results: list[SweepResult] = []
     with hold_workdir(workdir):
         for point, point_cfg in configs.items():

@@ -23,10 +23,10 @@ from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
-from bertjax.io.run_lock import RunLock
+from bertjax.io.run_lock import LOCK, RunLock
+from bertjax.io.staging import MARKER, StoredFolder, local_copy, stored_folder
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 
-_LOCK = ".lock"
 _UNFINISHED = ".config.json.*.tmp"
 """File of a run that was killed while it wrote its config.json."""
 
@@ -51,8 +51,9 @@ def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Ite
         DirectoryInUseError: another run, or a process that is left of it, uses the directory.
         UserError: the directory cannot be written, or a process sees another one.
     """
-    lock = RunLock(workdir / _LOCK)
+    lock = RunLock(workdir / LOCK)
     made: list[Path] = []
+    stored = stored_folder(workdir)
 
     def acquire() -> str:
         made.extend(folder for folder in (workdir, *workdir.parents) if not folder.exists())
@@ -62,23 +63,42 @@ def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Ite
     try:
         try:
             first = processes.run_on_first("the lock on the work directory", acquire)
-            if processes.index:
+            if processes.index and stored is None:
                 lock.join(first)
             processes.require_same("locks", dict, "")  # none goes on, and maybe ends, before all hold it
         except OSError as error:
             raise UserError(f"--workdir {workdir} cannot be written: {error.strerror or error}") from error
-        yield
-    except UserError:
-        if workdir in made and not _has_results(workdir):
-            for entry in workdir.iterdir():
-                if entry.name != _LOCK:
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        raise
+        with contextlib.nullcontext() if stored is None else _hold_store(stored, processes):
+            if stored is not None and processes.index == 0 and not (workdir / "config.json").exists():
+                made.append(workdir)
+            try:
+                yield
+            except UserError:
+                _remove_results(workdir, made)
+                raise
     finally:
         lock.release()
         with contextlib.suppress(OSError):  # it holds a run now
             for folder in made:
                 folder.rmdir()
+
+
+@contextlib.contextmanager
+def _hold_store(stored: StoredFolder, processes: ProcessGroup) -> Iterator[None]:
+    """Holds the lease of a work directory in a store on the first process; the others read it first."""
+    with stored.hold() if processes.index == 0 else contextlib.nullcontext():
+        processes.require_same("leases", dict, "")
+        if processes.index:
+            stored.pull()
+        yield
+
+
+def _remove_results(workdir: Path, made: list[Path]) -> None:
+    """Empties a directory that this run made, unless there is something of worth in it."""
+    if workdir in made and not _has_results(workdir):
+        for entry in workdir.iterdir():
+            if not entry.name.startswith((LOCK, MARKER)):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def _has_results(workdir: Path) -> bool:
@@ -113,7 +133,9 @@ def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:
         raise UserError(f"--workdir {workdir} is a file; give a directory")
     if (workdir / "config.json").exists():
         return _allowed_changes(workdir, read_config(workdir), cfg) if has_checkpoints(workdir) else []
-    if workdir.exists() and any(not (entry.match(_UNFINISHED) or entry.name == _LOCK) for entry in workdir.iterdir()):
+    if workdir.exists() and any(
+        not (entry.match(_UNFINISHED) or entry.name.startswith((LOCK, MARKER))) for entry in workdir.iterdir()
+    ):
         raise UserError(
             f"--workdir {workdir} holds files but no run (no config.json); give a new or an empty directory"
         )
@@ -187,10 +209,10 @@ def parse_checkpoint(value: str) -> tuple[Path, int]:
     """Returns work directory and step of a value of `resume_from`; raises `UserError` if it is not RUN@STEP."""
     run, _, step = value.rpartition("@")
     if not (run and step.isdecimal()):
-        workdir = Path(value).expanduser()
-        known = f"; {workdir} has the steps {comma_list(checkpoint_steps(workdir))}" * workdir.is_dir()
+        workdir = local_copy(value)
+        known = f"; {value} has the steps {comma_list(checkpoint_steps(workdir))}" * workdir.is_dir()
         raise UserError(f"resume_from={value} is not RUN@STEP, a work directory and a step{known}")
-    return Path(run).expanduser(), int(step)
+    return local_copy(run), int(step)
 
 
 def require_same_data(meta: Mapping[str, Any], digests: Mapping[str, str], advice: str) -> None:

@@ -34,6 +34,7 @@ from bertjax.hf.safe_files import (
     require_safetensors,
 )
 from bertjax.io import hub
+from bertjax.io.staging import local_copy
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.model import HEADS
 from bertjax.types import Params
@@ -95,13 +96,13 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
 
 
 def local_model(name: str | os.PathLike[str]) -> Path:
-    """Returns the folder of a model: a path as it is, `hub:NAME[@REVISION]` after downloading what `read_folder` reads.
+    """Returns the folder of a model: a path as it is, a URL or `hub:NAME[@REVISION]` after downloading its files.
 
     Raises:
         UserError: the Hub and its cache lack the model, it is not supported, or it has no safetensors.
     """
     if not hub.is_hub_name(name):
-        return Path(name).expanduser()
+        return local_copy(name)
     pinned = hub.pin(name)
     folder = hub.fetch(pinned)
     values, architecture = read_config_json(folder)

@@ -20,6 +20,8 @@ from bertjax.errors import UserError, comma_list
 
 log = logging.getLogger(__name__)
 
+LOCK = ".lock"
+"""Name of the lock file of a work directory."""
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -115,6 +117,18 @@ class RunLock:
 
     def _holders(self) -> str:
         return os.pread(self._fd, 1 << 16, 0).decode(errors="replace")
+
+
+def is_locked(path: Path) -> bool:
+    """Returns whether a run holds a lock file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # there is no such file, or the file system has no locks
+    return False
 
 
 def _describe_process() -> str:

@@ -13,6 +13,7 @@ from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import read_group
 from bertjax.experiment.hub_names import recall_commits
 from bertjax.experiment.workdir import changed_keys, check_start
+from bertjax.io.staging import display_path
 from bertjax.report.render import FILE as REPORT
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def _print_next_steps(cfg: ConfigDict, workdir: Path, processes: ProcessGroup) -
         return
     if not cfg.export.at_end:
         print(f"no export (export.at_end=false); write a folder for transformers with\n    bertjax export --workdir "
-              f"{shlex.quote(str(workdir))} --out FOLDER")  # fmt: skip
+              f"{shlex.quote(display_path(workdir))} --out FOLDER")  # fmt: skip
     if cfg.report.enabled and (workdir / REPORT).exists():
-        print(f"report: {workdir / REPORT}")
+        print(f"report: {display_path(workdir / REPORT)}")
 
 
 def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[str]) -> list[SweepResult]:

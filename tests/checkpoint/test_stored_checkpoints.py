@@ -1,0 +1,143 @@
+"""Checkpoints of a work directory in an object store: what counts is in the store, whatever the local disk holds."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.errors import UserError
+from bertjax.io.staging import local_copy, stored_folder
+from bertjax.io.storage import Store
+
+KEEP = 2
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "host"))
+    store = Store(f"memory://bucket/{tmp_path.name}")
+    yield store.url
+    store.remove(store.list())
+
+
+@contextlib.contextmanager
+def opened(url: str, read_only: bool = False) -> Iterator[Checkpoints]:
+    """Opens the checkpoints as a run does, or as a reader."""
+    folder = local_copy(url)
+    with contextlib.ExitStack() as stack:
+        if not read_only:
+            stack.enter_context(stored_folder(folder).hold())
+        checkpoints = Checkpoints(folder / "checkpoints", keep=KEEP, read_only=read_only)
+        yield stack.enter_context(contextlib.closing(checkpoints))
+
+
+def state(step: int) -> dict:
+    return {"kernel": jnp.full((4, 3), step, jnp.float32), "bias": jnp.arange(5.0) * step}
+
+
+def save(url: str, *steps: int) -> None:
+    with opened(url) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, state(step), {"cursor": step})
+
+
+def lose_the_host(url: str) -> None:
+    shutil.rmtree(local_copy(url))
+
+
+def restored(url: str) -> int:
+    """Restores the newest valid step as a reader, checks its values, and returns it."""
+    with opened(url, read_only=True) as checkpoints:
+        result = checkpoints.restore(state(0))
+    for name, value in state(result.step).items():
+        np.testing.assert_array_equal(result.state[name], value)
+    assert result.meta == {"cursor": result.step}
+    return result.step
+
+
+def objects(url: str, step: int | str) -> list[str]:
+    return list(Store(url).list(f"checkpoints/{step}"))
+
+
+def test_another_host_restores_what_the_store_holds(url: str) -> None:
+    save(url, 1, 2, 3)
+    lose_the_host(url)
+    assert restored(url) == 3
+    assert not objects(url, 1) and objects(url, 2)  # old steps are deleted there, too
+    with opened(url) as checkpoints:
+        assert checkpoints.all_steps() == [2, 3] and checkpoints.read_meta(2) == {"cursor": 2}
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
+def test_every_damaged_object_of_the_newest_step_is_noticed(url: str, damage: str) -> None:
+    save(url, 1, 2)
+    store, names = Store(url), [name for name in objects(url, 2) if "/state/" in name]
+    assert len(names) > 3
+    for name in [*names, "checkpoints/2/bertjax.json"]:
+        content = store.read(name)
+        if damage == "delete":
+            store.remove([name])
+        else:
+            half = len(content) // 2
+            flipped = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+            store.write(name, flipped if damage == "flip" else content[:-2])
+        lose_the_host(url)
+        assert restored(url) == 1, name
+        store.write(name, content)
+    lose_the_host(url)
+    assert restored(url) == 2
+
+
+def test_a_run_moves_a_damaged_step_out_of_the_way(url: str) -> None:
+    save(url, 1, 2)
+    name = next(name for name in objects(url, 2) if "/state/d/" in name)
+    Store(url).write(name, b"damaged")
+    lose_the_host(url)
+    with opened(url) as checkpoints:
+        assert checkpoints.restore(state(0)).step == 1
+        assert not objects(url, 2) and objects(url, "damaged/2")
+        checkpoints.save(2, state(2), {"cursor": 2})
+    lose_the_host(url)
+    assert restored(url) == 2
+
+
+def test_a_damaged_local_file_is_downloaded_again(url: str) -> None:
+    save(url, 1, 2)
+    folder = local_copy(url) / "checkpoints/2/state"
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        path.write_bytes(b"damaged")
+    assert restored(url) == 2
+
+
+def test_a_local_step_that_the_store_lacks_does_not_count(url: str) -> None:
+    save(url, 1, 2)
+    Store(url).remove(["checkpoints/2/bertjax.json"])  # the end of an upload that never came
+    assert restored(url) == 1
+    with opened(url):
+        assert not objects(url, 2)  # a run removes the rest
+
+
+def test_a_store_that_refuses_ends_the_run_and_loses_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(url, 1)
+    upload = Store.upload
+
+    def refuses(self: Store, files) -> None:
+        files = list(files)
+        if any(name.startswith("checkpoints/2") for _, name in files):
+            raise PermissionError(13, "AccessDenied; check the credentials")
+        upload(self, files)
+
+    monkeypatch.setattr(Store, "upload", refuses)
+    with pytest.raises(
+        UserError, match=rf"step 2 could not be written to {url}/checkpoints: .*AccessDenied.*step 1 is there to resume"
+    ):
+        save(url, 2)
+    lose_the_host(url)
+    assert restored(url) == 1
