@@ -45,8 +45,8 @@ from bertjax.errors import UserError, is_panic, one_line, require_path, require_
 from bertjax.io.atomic import require_writable
 from bertjax.io.hub import is_hub_name
 from bertjax.io.staging import local_copy, output_path
-from bertjax.io.storage import is_url
 from bertjax.runtime.huge_pages import use_huge_pages
+from bertjax.storage import is_url
 from bertjax.training.signals import StoppedBySignal
 
 if TYPE_CHECKING:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any, NamedTuple
 
 
@@ -52,20 +51,12 @@ def bare_name(path: str) -> str:
     return split_ending(path)[0]
 
 
-@contextlib.contextmanager
-def open_decompressed(path: str) -> Iterator[tuple[IO[bytes], Any]]:
-    """Opens a file, as stored and decompressed; both are the same where its ending is that of no compression.
+def decompressed(raw: Any, path: str) -> Any:
+    """Returns a buffered file as its decompressed stream, by the ending of `path`; the same file for another ending.
 
     Raises:
         DamagedFileError: Also on every read, where the file is broken or cut short.
-        OSError: The file cannot be read.
     """
-    with open(os.path.expanduser(path), "rb") as raw:
-        yield raw, decompressed(raw, path)
-
-
-def decompressed(raw: Any, path: str) -> Any:
-    """Returns a buffered file as its decompressed stream, by the ending of `path`; raises as `open_decompressed`."""
     _, ending = split_ending(path)
     return io.BufferedReader(_Decompressor(raw, _FORMATS[ending]), _BLOCK_BYTES) if ending else raw
 

@@ -25,7 +25,7 @@ TABLE = re.compile(f"{BEGIN}.*?{END}", re.DOTALL)
 FILES = sorted((ROOT / "bertjax").rglob("*.py"))
 PACKAGES = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() or path.suffix == ".py"}
 
-BASE = {"compression", "errors", "types", "metrics", "io"}
+BASE = {"compression", "errors", "storage", "types", "metrics", "io"}
 CORE = {*BASE, "config", "models", "data", "checkpoint", "hf", "runtime"}
 TOOLS = {"report", "benchmark", "aot", "parity"}
 
@@ -33,9 +33,10 @@ TOOLS = {"report", "benchmark", "aot", "parity"}
 ARROWS: dict[str, set[str]] = {
     "compression": set(),
     "errors": set(),
+    "storage": set(),
     "types": set(),
     "metrics": {"types"},
-    "io": {"compression", "errors"},
+    "io": {"compression", "errors", "storage"},
     "config": {*BASE},
     "models": {*BASE, "config"},
     "data": {*BASE, "config"},

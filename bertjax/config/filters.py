@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import importlib.util
 import unicodedata
 from typing import Any
 
@@ -21,6 +23,13 @@ class FilterConfig(Settings, group="data"):
     """Rules that drop documents before tokenizers are trained; `bertjax prepare` prints how many each rule drops."""
 
     deduplicate: bool = setting(False, help="Drop all but the first of the documents with the same text in a source.")
+    near_duplicates: float | None = setting(
+        None,
+        at_least=0.5,
+        at_most=1.0,
+        help="Drop documents that share this part of their runs of five words with an earlier one in a source (Jaccard "
+        "similarity, estimated by MinHash), such as 0.8; needs `bertjax[dedup]`. None: keep them.",
+    )
     min_chars: int = setting(0, at_least=0, help="Drop shorter documents.")
     max_chars: int | None = setting(None, at_least=1, help="Drop longer documents; None: no limit.")
     scripts: tuple[str, ...] = setting(
@@ -31,6 +40,8 @@ class FilterConfig(Settings, group="data"):
     )
 
     def check(self) -> None:
+        if self.near_duplicates is not None and _is_missing("rensa"):
+            raise UserError("data.near_duplicates is set but rensa is missing; pip install 'bertjax[dedup]'")
         if self.max_chars is not None and self.max_chars < self.min_chars:
             raise UserError(
                 f"data.max_chars={self.max_chars} leaves no document: it must be at least data.min_chars="
@@ -42,6 +53,19 @@ class FilterConfig(Settings, group="data"):
         """Equal for settings that drop the same documents; empty for those that drop none."""
         scripts = [sorted(set(self.scripts)), float(self.script_share), unicodedata.unidata_version]
         parts: list[Any] = [["duplicates"]] if self.deduplicate else []
+        parts += [["near", self.near_duplicates, _near_version()]] if self.near_duplicates is not None else []
         parts += [["min", self.min_chars]] if self.min_chars else []
         parts += [["max", self.max_chars]] if self.max_chars is not None else []
         return parts + ([["scripts", *scripts]] if self.scripts else [])
+
+
+def _near_version() -> str:
+    """Returns the version of the library whose signatures decide; another one may drop other documents."""
+    return importlib.metadata.version("rensa")
+
+
+def _is_missing(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is None
+    except ValueError:  # a test has taken it out
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import glob
@@ -9,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bertjax.compression import ENDINGS, bare_name
@@ -18,6 +19,7 @@ from bertjax.config.patterns import expand_pattern, identity
 from bertjax.config.registry import import_object
 from bertjax.config.source_mixture import EPOCHS, Limits, parse_epochs
 from bertjax.errors import UserError, require_regular_file
+from bertjax.storage import ObjectInfo, entry_of, exists, expand_url, is_url, local_path, open_binary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +126,7 @@ _FIELD = re.compile(r"#(?![^#]*\.(?:jsonl|ndjson|parquet|arrow|tar|tgz|gz|bz2|xz
 _EPOCHS = re.compile(f"@({EPOCHS})$")
 _WEIGHT = re.compile(r"@([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))$", re.IGNORECASE)
 _LANGUAGES = re.compile(r"(\w+)-(\w+)")
+_TWO_PATHS = re.compile(r"(.+):(?!//)(.*)")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -255,12 +258,13 @@ def _split_kind(text: str) -> tuple[str, str, str]:
 
 
 def check_source(source: Source) -> None:
-    """Raises `UserError` for what cannot work, by a few calls to the file system; reads no text."""
+    """Raises `UserError` for what cannot work, by a few calls to the file system or store; reads no text."""
     if source.kind == "builtin":
         if source.where not in BUILTINS:
             raise source.error(f"no such builtin; there is {', '.join(BUILTINS)}")
     elif source.spec.is_file:
-        path = next(_matches(source), None)
+        with _errors(source):
+            path, _ = next(_matches(source), (None, None))
         if path is None:
             raise _missing_file(source)
         _check_file(source, path)
@@ -268,18 +272,28 @@ def check_source(source: Source) -> None:
 
 def source_files(source: Source) -> list[str]:
     """Returns the files of a source, sorted; raises `UserError` where none can be read."""
-    if not source.spec.is_file:
-        paths = _listed_files(source)
-        for path in paths:
-            _check_file(source, path)
-        return paths
-    files: dict[tuple[int, int], str] = {}
-    for path in sorted(set(_matches(source)), key=lambda path: (os.path.islink(path), path)):
+    return list(source_entries(source))
+
+
+def source_entries(source: Source) -> dict[str, ObjectInfo]:
+    """Returns the files of a source with size and tag, sorted; raises `UserError` where none can be read."""
+    with _errors(source):
+        entries = dict(_matches(source))
+    files: dict[object, str] = {}
+    for path in sorted(entries, key=lambda path: (os.path.islink(path), path)) if source.spec.is_file else entries:
         _check_file(source, path)
-        files.setdefault(identity(path), path)
-    if not files:
+        files.setdefault(path if is_url(path) or not source.spec.is_file else identity(path), path)
+    if source.spec.is_file and not files:
         raise _missing_file(source)
-    return sorted(files.values())
+    return {path: entries[path] for path in (sorted(files.values()) if source.spec.is_file else entries)}
+
+
+@contextlib.contextmanager
+def _errors(source: Source) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise source.error(f"{error.filename or source.where}: cannot be read: {error.strerror or error}") from error
 
 
 def _listed_files(source: Source) -> list[str]:
@@ -294,60 +308,66 @@ def _listed_files(source: Source) -> list[str]:
 
 def saved_files(where: str) -> list[str]:
     """Returns the files of a folder of `datasets.save_to_disk`, none where it is another path."""
-    folder = os.path.expanduser(where)
+    folder = local_path(where)
+    if is_url(folder) and (glob.has_magic(folder) or folder.lower().endswith(".arrow")):
+        return []
     if splits := _read_json(os.path.join(folder, "dataset_dict.json")):
         names = ", ".join(splits.get("splits", []))
         raise UserError(f"the folder holds the splits {names}; name one, such as arrow:{os.path.join(where, 'train')}")
     state = _read_json(os.path.join(folder, "state.json"))
     paths = [os.path.join(folder, os.path.basename(each["filename"])) for each in state.get("_data_files", ())]
     for path in paths:
-        if not os.path.isfile(path):
+        if not exists(path):
             raise UserError(f"{path} is missing, which state.json of the folder names; copy or save the folder again")
     return paths
 
 
 def _read_json(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_binary(path) as file:
             result: dict[str, Any] = json.load(file)
             return result
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def parallel_files(where: str) -> list[str]:
     """Returns the two files of a `parallel` source; raises `UserError` where one is missing or more than one fits."""
-    first, _, second = where.rpartition(":")
-    if not first:
+    if not (match := _TWO_PATHS.fullmatch(where)):
         raise UserError("names one file; write parallel:SOURCE:TARGET, or parallel:PREFIX:en-de")
-    names = [os.path.expanduser(each) for each in (first, second)]
-    if (languages := _LANGUAGES.fullmatch(second)) and not os.path.exists(names[1]):
-        names = [f"{names[0]}.{each}" for each in languages.groups()]
-    paths = [next(filter(os.path.exists, (name + each for each in ("", *ENDINGS))), None) for name in names]
+    names = [local_path(each) for each in match.groups()]
+    try:
+        if (languages := _LANGUAGES.fullmatch(match[2])) and not exists(names[1]):
+            names = [f"{names[0]}.{each}" for each in languages.groups()]
+        paths = [next(filter(exists, (name + each for each in ("", *ENDINGS))), None) for name in names]
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
     for name, path in zip(names, paths, strict=True):
         if path is None:
             raise UserError(f"no such file: {name}; relative to {os.getcwd()}")
     return [path for path in paths if path is not None]
 
 
-def _matches(source: Source) -> Iterator[str]:
-    where = os.path.expanduser(source.where)
-    if paths := _listed_files(source):
-        yield from paths
-    elif os.path.exists(where):  # also a real name that looks like a pattern, such as a[1].txt
-        yield where
-    elif glob.has_magic(where):
-        yield from expand_pattern(where)
+def _matches(source: Source) -> Iterator[tuple[str, ObjectInfo]]:
+    where = local_path(source.where)
+    paths: Iterable[str] = _listed_files(source)
+    if source.spec.is_file and not paths:
+        if is_url(where):
+            yield from expand_url(where).items()
+        elif os.path.exists(where):  # also a real name that looks like a pattern, such as a[1].txt
+            paths = [where]
+        elif glob.has_magic(where):
+            paths = expand_pattern(where)
+    yield from ((path, entry_of(path)) for path in paths)
 
 
 def _check_file(source: Source, path: str) -> None:
     require_regular_file(path, f"{source.key}: {source.text!r}")
     if os.path.isdir(path):
-        ending = _ENDINGS.get(source.kind, source.kind)
-        raise source.error(f"is a directory; name its files: {source.kind}:{path.rstrip('/')}/**/*.{ending}")
-    if not os.access(path, os.R_OK):
+        raise source.error(f"is a directory; name its files: {_files_of(source, path)}")
+    if not (is_url(path) or os.access(path, os.R_OK)):
         raise source.error(f"{path} may not be read; check its permissions")
     if SOURCES.is_extension(source.kind):
         return
@@ -360,14 +380,19 @@ def _check_file(source: Source, path: str) -> None:
         raise source.error(f"{path} is not a {source.kind} file; {advice}")
 
 
+def _files_of(source: Source, folder: str) -> str:
+    return f"{source.kind}:{folder.rstrip('/')}/**/*.{_ENDINGS.get(source.kind, source.kind)}"
+
+
 def _hint(text: str, kinds: Sequence[str]) -> str:
     is_corpus = "text" in kinds
     ending = os.path.splitext(bare_name(text))[1].lstrip(".")
     kind = "text" if is_corpus else _KIND_BY_ENDING.get(ending)
     near = difflib.get_close_matches(text.strip().partition(":")[0], kinds, n=1)
-    if near and ":" in text:
+    has_scheme = is_url(text) or text.startswith("file:/")
+    if near and ":" in text and not has_scheme:
         return f"; did you mean {near[0]}:?"
-    is_path = os.path.exists(os.path.expanduser(text)) if is_corpus else ":" not in text
+    is_path = has_scheme or (os.path.exists(local_path(text)) if is_corpus else ":" not in text)
     return f"; for this path write {kind}:{text}" if kind and is_path else ""
 
 
@@ -376,6 +401,12 @@ def _missing_file(source: Source) -> UserError:
         return source.error(f"no file matches {source.where}; ** searches subdirectories")
     hint = ""
     cut = re.sub(r"[#@][\w.]+$", "", source.where)
-    if cut != source.where and os.path.exists(os.path.expanduser(cut)):
+    with _errors(source):
+        is_suffix = cut != source.where and exists(cut)
+    if is_suffix:
         hint = f" ({cut} exists: {source.kind}: takes no #FIELD, and a weight is a number, @2.5)"
+    if is_url(source.where):
+        return source.error(
+            f"no such object: {source.where}{hint}; for a folder write {_files_of(source, source.where)}"
+        )
     return source.error(f"no such file: {source.where}{hint}; relative to {os.getcwd()}")

@@ -8,10 +8,11 @@ import tarfile
 from collections.abc import Iterator
 from typing import IO, Any
 
-from bertjax.compression import DamagedFileError, bare_name, open_decompressed
+from bertjax.compression import DamagedFileError, bare_name
 from bertjax.data.readers import REPLACE_ERRORS, DocumentStats, field_text, text_lines, whole_document
 from bertjax.errors import UserError, comma_list, one_line
 from bertjax.io import jsonl
+from bertjax.io.store import open_decompressed
 
 _DEFAULT_ENDINGS = (".txt", ".text")
 _BLOCK_BYTES = 1 << 17

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bertjax.errors import UserError, comma_list, one_line
+from bertjax.storage import is_url, open_binary, size_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,8 +50,9 @@ def read_columns(path: str, names: Sequence[str], advice: str) -> Iterator[Row]:
     Raises:
         UserError: The file cannot be read, or it lacks a column; names file and row.
     """
-    done, size = [0], os.path.getsize(path)
+    done = [0]
     with _errors(path, done), _open(path) as table:
+        size = size_of(path)
         for name in names:
             if not _has(table.schema, name):
                 raise UserError(f"{path}: no column {name!r} (it has {comma_list(table.schema.names, 8)}); {advice}")
@@ -70,7 +71,8 @@ def _errors(path: str, done: list[int]) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         kind = "parquet" if _is_parquet(path) else "Arrow"
-        raise UserError(f"{path}: cannot be read as {kind} after row {done[0]}: {one_line(error)}") from error
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise UserError(f"{path}: cannot be read as {kind} after row {done[0]}: {reason}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: invalid UTF-8 after row {done[0]}; write the column again as text") from error
 
@@ -87,11 +89,14 @@ def _open(path: str) -> Iterator[_Table]:
         from pyarrow import parquet
 
         # Without these two it reads the chosen columns of the whole file ahead.
-        with parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+        with (
+            _stored(path) as stored,
+            parquet.ParquetFile(stored or path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file,
+        ):
             rows = max(file.metadata.num_rows, 1)
             yield _Table(file.schema_arrow, lambda names: file.iter_batches(_ROWS, columns=names), lambda n: n / rows)
         return
-    with pa.memory_map(path) as file:
+    with _stored(path) as stored, pa.PythonFile(stored) if stored else pa.memory_map(path) as file:
         size = max(file.size(), 1)
         if file.read(6) == b"ARROW1":
             table = pa.ipc.open_file(file)
@@ -104,6 +109,13 @@ def _open(path: str) -> Iterator[_Table]:
             batches = table = pa.ipc.open_stream(file)
         parts = (batch.slice(begin, _ROWS) for batch in batches for begin in range(0, batch.num_rows, _ROWS))
         yield _Table(table.schema, lambda _: parts, lambda _: file.tell() / size)
+
+
+@contextlib.contextmanager
+def _stored(path: str) -> Iterator[IO[bytes] | None]:
+    """Opens an object; pyarrow opens local files itself, which needs no Python per read."""
+    with contextlib.nullcontext() if not is_url(path) else open_binary(path, _BUFFER_BYTES) as file:
+        yield file
 
 
 def _has(schema: pa.Schema, name: str) -> bool:

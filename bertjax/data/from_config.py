@@ -23,13 +23,14 @@ from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.phases import list_phases
 from bertjax.config.source_mixture import SourceMixtureConfig
-from bertjax.config.sources import Source, source_files
+from bertjax.config.sources import Source, source_entries
 from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
 from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
+from bertjax.storage import entry_of, is_url
 from bertjax.types import Batch, Vocabulary
 
 if TYPE_CHECKING:
@@ -353,6 +354,7 @@ def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
 DROPPED_DOCUMENTS = {
     "empty": "empty documents",
     "duplicates": "documents left out, whose text came before (data.deduplicate)",
+    "near_duplicates": "documents left out, nearly equal to one before (data.near_duplicates)",
     "too_short": "documents left out, shorter than data.min_chars",
     "too_long": "documents left out, longer than data.max_chars",
     "other_script": "documents left out, mostly in other scripts than data.scripts",
@@ -378,8 +380,9 @@ def content_digest(source: Source, cfg: ConfigDict) -> str:
     if not (source.spec.is_file or source.kind == "builtin"):
         return _hash(how, source_digest(source))
     # The built-in text comes from the interpreter's own library, by the rules of our module.
-    files = [builtin.__file__] if source.kind == "builtin" else source_files(source)
-    stamps = [(os.path.abspath(name), stat.st_size, stat.st_mtime_ns) for name in files for stat in (os.stat(name),)]
+    name = builtin.__file__
+    entries = {name: entry_of(name)} if source.kind == "builtin" else source_entries(source)
+    stamps = [(path if is_url(path) else os.path.abspath(path), *entry) for path, entry in entries.items()]
     memory = (
         parse.cache_folder(cfg) / "digests" / _hash(how, source.kind, source.field, sys.version, sys.prefix, stamps)
     )

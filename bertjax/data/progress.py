@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import sys
 import time
 from collections.abc import Callable
 
-from bertjax.config.sources import Source, source_files
+from bertjax.config.sources import Source, source_entries
 from bertjax.data.readers import DocumentStats
 from bertjax.io.progress_bar import ProgressBar
 
@@ -30,13 +30,17 @@ class TokenizingProgress:
         self._bar = ProgressBar(f"tokenising {source.text}", file=sys.stdout, percent=True, interactive=interactive)
         self._last = time.monotonic()
 
+    @functools.cached_property
+    def _total(self) -> int:
+        return sum(entry.size for entry in source_entries(self._source).values())
+
     def __call__(self, documents: int, size: int) -> None:
         now = time.monotonic()
         if now - self._last < (_SECONDS_BETWEEN_UPDATES if self._bar.interactive else _SECONDS_BETWEEN_LINES):
             return
         self._last = now
         text = f"{documents:,} documents, {size / 2**20:,.0f} MiB"
-        total = sum(os.path.getsize(path) for path in source_files(self._source))
+        total = self._total
         if self._bar.interactive:
             self._bar.update(self._reading.bytes, total or None, text)
             return

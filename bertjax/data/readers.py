@@ -7,7 +7,6 @@ a cache first, and reports invalid UTF-8 without the file and the line, which is
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
@@ -15,6 +14,7 @@ from typing import IO, Any
 from bertjax.data.columns import read_columns
 from bertjax.errors import UserError, one_line
 from bertjax.io import jsonl
+from bertjax.storage import size_of
 
 LONGEST_DOCUMENT = 1 << 24  # characters, for files bytes; longer ones are cut at a blank or the end of a line
 REPLACE_ERRORS = ", or set data.encoding_errors='replace'"
@@ -178,7 +178,7 @@ def read_column(path: str, field: str | None, errors: str, reading: DocumentStat
     for row in read_columns(path, [field or ""], "name yours with #FIELD"):
         reading.bytes = before + row.bytes
         yield checked(row.values[0], f"{path}: row {row.number}", field, errors, reading)
-    reading.bytes = before + os.path.getsize(path)
+    reading.bytes = before + size_of(path)
 
 
 def checked(value: Any, position: str, field: str | None, errors: str, reading: DocumentStats) -> str:

@@ -9,10 +9,11 @@ import hashlib
 from collections.abc import Iterator
 
 from bertjax.config.registry import import_object
-from bertjax.config.sources import HubData, Source, check_source, parse_source, source_files
+from bertjax.config.sources import HubData, Source, check_source, parse_source, source_entries, source_files
 from bertjax.data.readers import DocumentStats, clean_documents, field_text
 from bertjax.errors import UserError
 from bertjax.io.hub import explain_hub_error
+from bertjax.storage import is_url
 
 _BLOCK_BYTES = 1 << 20
 
@@ -86,13 +87,15 @@ def _explain_hub_error(data: HubData, row: int, error: Exception) -> str:
 def source_digest(source: Source) -> str:
     """Returns the SHA-256 (hex) of a source's content: equal for equal bytes under any path.
 
-    Hub data sets are identified by name, config, split and the revision that the hub reports, without loading them.
+    Hub data sets are identified by name, config, split and the revision that the hub reports, without loading them, and
+    objects of a store by the last part of the name, size and tag (an ETag or MD5): an ETag may differ for equal bytes.
     """
     total = hashlib.sha256(f"{source.kind}\0{source.field or ''}\0".encode())
     if not source.spec.is_file:
         total.update(import_object(source.spec.digest, f"{source.key}: {source.text!r}")(source.where))
-    for path in source_files(source):
-        total.update(_file_digest(path))
+    for path, entry in source_entries(source).items():
+        is_object = is_url(path)
+        total.update(repr((path.rpartition("/")[2], *entry)).encode() if is_object else _file_digest(path))
     return total.hexdigest()
 
 

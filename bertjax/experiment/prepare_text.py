@@ -18,8 +18,8 @@ from bertjax.data.prepare import describe_corpus
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.io.hub import is_hub_name
-from bertjax.io.storage import is_url
 from bertjax.runtime.process_group import ProcessGroup
+from bertjax.storage import is_url
 
 
 def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepared:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from bertjax.compression import DamagedFileError, decompressed, open_decompressed
+from bertjax.compression import DamagedFileError, decompressed
 from bertjax.errors import UserError
 from bertjax.io import atomic
+from bertjax.io.store import open_decompressed
 
 STDIN = "-"
 MAX_LINE_BYTES = 1 << 30

@@ -30,7 +30,8 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.io import atomic
 from bertjax.io.run_lock import LOCK, DirectoryInUseError, is_locked
-from bertjax.io.storage import Entry, Store, is_url, to_url
+from bertjax.io.store import Store
+from bertjax.storage import ObjectInfo, is_url, to_url
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +188,7 @@ class StoredFolder:
             if path.name not in steps:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _is_same(self, name: str, entry: Entry, known: list[Any] | None) -> bool:
+    def _is_same(self, name: str, entry: ObjectInfo, known: list[Any] | None) -> bool:
         return known is not None and known == [*entry, *_stamp(self.folder / name)]
 
     def _marker(self) -> dict[str, Any]:
@@ -221,8 +222,8 @@ class StoredFolder:
     def fetch(self, name: str, files: Iterable[str]) -> None:
         """Downloads files of a folder; those that are not there stay missing; raises `OSError`."""
         there = self._store.list(name)
-        wanted = [each for file in files if (each := f"{name}/{file}") in there]
-        self._store.download((each, self.folder / each) for each in wanted)
+        names = [each for file in files if (each := f"{name}/{file}") in there]
+        self._store.download((each, self.folder / each) for each in names)
 
     def remove(self, name: str, last: str) -> None:
         """Deletes a folder of the store, the file that says that it is complete first; raises `OSError`."""
@@ -281,15 +282,14 @@ class StoredFolder:
     def _acquire(self) -> None:
         token = secrets.token_hex(8)
         for _ in range(3):
-            try:
+            with contextlib.suppress(FileNotFoundError):  # also where a store does not refuse to replace an object
+                self._require_expired(json.loads(self._store.read(LEASE)))
+                self._store.remove([LEASE])
+            with contextlib.suppress(FileExistsError):
                 self._store.write(LEASE, _lease(token), new=True)
                 _TOKENS[self.url] = token
                 break
-            except FileExistsError:
-                with contextlib.suppress(FileNotFoundError):
-                    self._require_expired(json.loads(self._store.read(LEASE)))
-                    self._store.remove([LEASE])
-        self.require_lease()  # also where a store does not refuse to replace an object
+        self.require_lease()
 
     def _require_expired(self, lease: dict[str, Any]) -> None:
         age = time.time() - float(lease.get("renewed", 0))
@@ -324,8 +324,8 @@ def _lease(token: str) -> bytes:
 
 def _is_copied(name: str) -> bool:
     base = name.rpartition("/")[2]
-    own = base.startswith((MARKER, LEASE, LOCK)) or base.endswith(".tmp")
-    return bool(name) and not own and (not name.startswith(_CHECKPOINTS) or _MANIFEST.fullmatch(name) is not None)
+    private = base.startswith((MARKER, LEASE, LOCK)) or base.endswith(".tmp")
+    return bool(name) and not private and (not name.startswith(_CHECKPOINTS) or _MANIFEST.fullmatch(name) is not None)
 
 
 def _stamp(path: Path) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.errors import UserError
 from bertjax.io.staging import local_copy, stored_folder
-from bertjax.io.storage import Store
+from bertjax.io.store import Store
 
 KEEP = 2
 

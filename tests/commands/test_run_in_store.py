@@ -1,22 +1,29 @@
-"""Runs whose work directory is in an object store: resumed on another host, killed, of two hosts without a shared disk."""
+"""Runs in an object store: resumed on another host, killed, of two hosts without a shared disk."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from lab import Finished, Lab
+from stores import free_port, make_bucket, s3_server, use_servers
 
 from bertjax.cli import main
-from bertjax.io.storage import Store
+from bertjax.experiment.load import load_run
+from bertjax.io.staging import local_copy
+from bertjax.io.store import Store
 
 
 @pytest.fixture
@@ -80,3 +87,99 @@ def test_a_refused_run_leaves_nothing(url: str, lab: Lab, capsys: pytest.Capture
     Store(url).write("notes.txt", b"mine")
     assert lab.run("pretrain", "--workdir", url) == 2
     assert "holds files but no run" in capsys.readouterr().err and list(Store(url).list()) == ["notes.txt"]
+
+
+# --- real processes and a server of S3 ---
+
+PEERS = ["--config.distributed.peer_timeout=8", "--config.distributed.end_timeout=20"]
+LONG_RUN = ["--config.train.num_steps=24", "--config.schedule.name=constant", "--config.schedule.warmup_steps=0"]
+LONG_RUN += ["--config.train.log_interval_steps=1", "--config.eval.fill_mask=", "--config.export.at_end=false"]
+LONG_RUN += ["--config.mesh.data=-1", "--config.mesh.fsdp=2", "--config.train.compute_dtype=float32"]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with s3_server() as settings, pytest.MonkeyPatch.context() as patch:
+        use_servers(settings, patch)
+        make_bucket("s3://bucket")
+        yield settings
+
+
+def start(lab: Lab, tmp_path: Path, url: object, hosts: int, *arguments: str) -> list[subprocess.Popen[str]]:
+    """Starts a run on so many hosts with two devices in all, each with its own disk."""
+    port, processes = free_port(), list[subprocess.Popen[str]]()
+    flags = re.sub(r"(?<=device_count=)\d+", str(2 // hosts), os.environ["XLA_FLAGS"])
+    for index in range(hosts):
+        command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), "--workdir", str(url)]
+        command += [*LONG_RUN, "--config.data.cache_dir=~/text", *arguments]
+        if hosts > 1:
+            command += [f"--config.distributed.coordinator_address=127.0.0.1:{port}", *PEERS]
+            command += [f"--config.distributed.num_processes={hosts}", f"--config.distributed.process_id={index}"]
+        home = {"HOME": str(tmp_path / f"host{index}"), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        processes.append(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | home
+            )
+        )
+    return processes
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[str]:
+    outputs = [process.communicate(timeout=280)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(outputs)[-4000:]
+    return outputs
+
+
+def weights(workdir: str | Path) -> list[np.ndarray]:
+    return jax.tree.leaves(load_run(local_copy(workdir)).params)
+
+
+@pytest.mark.long
+def test_killed_on_one_host_and_resumed_on_another_it_is_the_same_run(
+    lab: Lab, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    url, (run,) = "s3://bucket/killed", start(lab, tmp_path, "s3://bucket/killed", 1)
+    store = Store(url)
+    wait_for(lambda: "checkpoints/6/bertjax.json" in store.list(), run)
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+    shutil.rmtree(tmp_path / "host0")
+    lease = json.loads(store.read(".lease.json"))
+    store.write(".lease.json", json.dumps(lease | {"host": "the lost one"}).encode())
+    (second,) = start(lab, tmp_path, url, 1)
+    assert second.wait(timeout=280) == 2 and "in use by process" in second.communicate()[0]
+    store.write(".lease.json", json.dumps(lease | {"host": "the lost one", "renewed": lease["renewed"] - 300}).encode())
+    (output,) = ended(start(lab, tmp_path, url, 1))
+    assert "resuming at step" in output
+    ended(start(lab, tmp_path, tmp_path / "local", 1))
+    for stored, local in zip(weights(url), weights(tmp_path / "local"), strict=True):
+        assert np.asarray(stored).tobytes() == np.asarray(local).tobytes()
+
+
+@pytest.mark.long
+def test_two_hosts_train_without_a_shared_disk(
+    lab: Lab, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed together, one of them replaced; with sharded parameters, whose checkpoints the first one collects."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    url, pair = "s3://bucket/pair", start(lab, tmp_path, "s3://bucket/pair", 2)
+    store = Store(url)
+    wait_for(lambda: "checkpoints/6/bertjax.json" in store.list(), *pair)
+    for process in pair:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    shutil.rmtree(tmp_path / "host1")
+    outputs = ended(start(lab, tmp_path, url, 2))
+    assert "resuming at step" in outputs[0]
+    ended(start(lab, tmp_path, tmp_path / "local", 1))
+    for stored, local in zip(weights(url), weights(tmp_path / "local"), strict=True):
+        np.testing.assert_allclose(stored, local, rtol=1e-3, atol=1e-5)
+
+
+def wait_for(condition: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 280
+    while not condition():
+        gone = [process for process in processes if process.poll() is not None]
+        assert not gone and time.monotonic() < end, [process.communicate()[0][-3000:] for process in gone]
+        time.sleep(0.1)

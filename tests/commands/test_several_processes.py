@@ -285,9 +285,10 @@ def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp
     assert "went back to step" in pair[0].output() and "(train.max_nonfinite)" in pair[0].output()
 
 
-def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:
-    """The message of the other processes if they do not find the first process's folders."""
+def test_a_process_that_does_not_see_the_text_prepares_its_own(lab: Lab) -> None:
+    """Hosts without a shared disk; what they read must be the same."""
     from bertjax.config.overrides import load_config
+    from bertjax.data import from_config
     from bertjax.experiment.prepare_text import prepare_on_first_process
     from bertjax.runtime.process_group import ProcessGroup
 
@@ -297,7 +298,11 @@ def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:
         def __init__(self) -> None: ...
 
         def run_on_first(self, what: str, make: Callable) -> dict:
-            return {"tokenizer": "/nowhere/tokenizer", "training": {}, "held_out": {}, "digests": {}}
+            return {"tokenizer": "/nowhere/tokenizer", "training": {}, "held_out": {}, "digests": digests}
 
-    with pytest.raises(UserError, match=r"process 1 does not see /nowhere/tokenizer.*on a disk that all hosts share"):
-        prepare_on_first_process(load_config(str(lab.config)), Second())
+    cfg = load_config(str(lab.config))
+    digests = from_config.prepare(cfg).digests
+    assert prepare_on_first_process(cfg, Second()).digests == digests
+    digests = digests | {"tokenizer": "another"}
+    with pytest.raises(UserError, match=r"process 1 reads another tokenizer .*nowhere.*give all hosts the same text"):
+        prepare_on_first_process(cfg, Second())

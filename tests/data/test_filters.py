@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prepare_lab import documents, prepare, tokenizer
+from prepare_lab import digest, documents, prepare, tokenizer
 
 import bertjax.data.filters as filters_module
 import bertjax.data.prepare as prepare_module
 from bertjax.config.filters import SCRIPTS, FilterConfig
-from bertjax.data.filters import DocumentFilter, script_share
+from bertjax.data.filters import DocumentFilter, script_share, shingles
 from bertjax.data.sentence_splitter import split_sentences
 from bertjax.errors import UserError
 
@@ -149,3 +150,62 @@ def test_a_corpus_of_which_nothing_stays_says_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"filters .* leave out all of its 5 documents"):
         prepare(tmp_path, documents(5), FilterConfig(min_chars=10_000))
     assert list(tmp_path.iterdir()) == []
+
+
+def near(seed: int, changed: int, length: int = 400) -> str:
+    """Returns a text of random words, of which so many differ from those of the seed."""
+    draw = random.Random(seed)
+    words = [f"word{draw.randrange(10_000)}" for _ in range(length)]
+    for index in random.Random(changed).sample(range(length), changed):
+        words[index] = f"other{index}"
+    return " ".join(words)
+
+
+def similarity(a: str, b: str) -> float:
+    first, second = set(shingles(a)), set(shingles(b))
+    return len(first & second) / len(first | second)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.95])
+def test_near_duplicates_are_those_above_the_threshold(threshold: float) -> None:
+    """Far above it all are found, far below none; the estimate has a standard deviation of at most 0.045."""
+    for changed in (1, 3, 6, 10, 20, 40, 80):
+        texts = [text for seed in range(12) for text in (near(seed, 0), near(seed, changed))]
+        exact = similarity(texts[0], texts[1])
+        result, num_dropped = filter_texts(texts, 5, near_duplicates=threshold)
+        assert result[0] == texts[0]
+        if exact > threshold + 0.15 or (threshold == 0.95 and changed == 1):
+            assert num_dropped == {"near_duplicates": 12}
+        elif exact < threshold - 0.2:
+            assert num_dropped == {}
+
+
+def test_near_duplicates_ignore_case_punctuation_and_layout() -> None:
+    text = near(3, 0)
+    texts = [text, text.upper().replace(" ", ",  "), text.title() + "!", "¡!", "¡!", "...", "one", "One.", "two"]
+    assert filter_texts(texts, near_duplicates=1.0) == ([text, "¡!", "¡!", "...", "one", "two"], {"near_duplicates": 3})
+    han = "自然语言处理是人工智能的一个方向。研究人与计算机之间用自然语言通信的方法。" * 2
+    assert filter_texts([han, han.replace("。", "、"), han[::-1]], near_duplicates=0.9)[0] == [han, han[::-1]]
+
+
+def test_a_dropped_text_is_not_remembered() -> None:
+    """A chain of small changes ends where the first text is too far away."""
+    words = near(1, 0, 300).split()
+    chain = [" ".join(words[start : start + 200]) for start in range(0, 100, 10)]
+    result, _ = filter_texts(chain, near_duplicates=0.6)
+    assert 2 <= len(result) <= 5 and similarity(chain[0], chain[-1]) < 0.4
+
+
+def test_near_duplicates_are_counted_in_a_prepared_corpus(tmp_path: Path) -> None:
+    """With the same result for any number of workers, and under another name than without the filter."""
+    texts = [text for seed in range(30) for text in (near(seed, 0, 60), near(seed, 1, 60))]
+    made = [prepare(tmp_path / str(each), texts, FilterConfig(near_duplicates=0.7), workers=each) for each in (1, 2)]
+    assert [corpus.facts["near_duplicates"] for corpus in made] == [30, 30]
+    assert made[0].folder.name == made[1].folder.name != prepare(tmp_path, texts).folder.name
+    assert digest(made[0].folder) == digest(made[1].folder)
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rensa", None)
+    with pytest.raises(UserError, match=r"pip install 'bertjax\[dedup\]'"):
+        FilterConfig(near_duplicates=0.8)

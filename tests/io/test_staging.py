@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.io import staging
 from bertjax.io.run_lock import LOCK, DirectoryInUseError, RunLock
 from bertjax.io.staging import LEASE, display_path, local_copy, output_path, stored_folder
-from bertjax.io.storage import Store
+from bertjax.io.store import Store
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_copy_in_use_is_not_changed(url: str) -> None:
     lock.release()
 
 
-def test_manifests_are_downloaded_and_arrays_when_they_are_wanted(url: str) -> None:
+def test_manifests_are_downloaded_and_arrays_when_they_are_restored(url: str) -> None:
     store = Store(url)
     for name in ("4/bertjax.json", "4/state/a", "6/state/a"):
         store.write(f"checkpoints/{name}", name.encode())

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from bertjax.compression import DamagedFileError, open_decompressed
+from bertjax.compression import DamagedFileError
 from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
