@@ -13,6 +13,7 @@ from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples, ReadRequest
 from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
+from bertjax.io.store import open_decompressed
 
 _COLUMNS = ("id", "question", "context")
 _FORMAT = "the JSON of SQuAD: data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
