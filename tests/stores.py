@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-_NO_GRPC = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 SECRET = "loopback-secret-key"
 S3_SETTINGS = {
     "AWS_ACCESS_KEY_ID": "loopback-access-key",
@@ -51,7 +50,7 @@ def gcs_server() -> Iterator[dict[str, str]]:
     server: Any = create_server("127.0.0.1", port, in_memory=True)
     server.start()
     try:
-        yield {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}", "FSSPEC_GS_TOKEN": "anon", **_NO_GRPC}
+        yield {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}", "FSSPEC_GS_TOKEN": "anon"}
     finally:
         server.stop()
 
@@ -88,4 +87,5 @@ def use_servers(settings: dict[str, str], patch: Any) -> None:
             fsspec.get_filesystem_class(each).clear_instance_cache()
 
 
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # read on import: the emulator has no gRPC
 assert os.environ.get("AWS_ENDPOINT_URL") is None, "tests talk to servers of their own"

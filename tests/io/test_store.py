@@ -1,0 +1,193 @@
+"""Object stores: servers of S3 and of an emulator of Google Cloud Storage on the loopback, and failing requests."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import SECRET, free_port, gcs_server, make_bucket, s3_server, use_servers
+
+import bertjax.storage as storage
+from bertjax.io.store import Store, open_decompressed
+from bertjax.storage import expand_url, filesystem, is_url, local_path, open_binary, request, size_of, to_url
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["memory", "s3", "gs"])
+def scheme(request: pytest.FixtureRequest) -> Iterator[str]:
+    servers = {"memory": None, "s3": s3_server, "gs": gcs_server}
+    server = servers[request.param]
+    if server is None:
+        yield request.param
+        return
+    with server() as settings, pytest.MonkeyPatch.context() as patch:
+        use_servers(settings, patch)
+        make_bucket(f"{request.param}://bucket")
+        yield request.param
+
+
+@pytest.fixture
+def store(scheme: str) -> Store:
+    return Store(f"{scheme}://bucket/folder-{next(NUMBERS)}")
+
+
+def test_objects_are_listed_read_written_and_deleted(store: Store, tmp_path: Path) -> None:
+    assert store.list() == {}
+    store.write("a/b.txt", b"one")
+    store.write("c", b"two", new=True)
+    assert list(store.list()) == ["a/b.txt", "c"] and list(store.list("a")) == ["a/b.txt"]
+    tags = {info.tag for info in store.list().values()}
+    store.write("c", b"TWO")
+    assert store.read("c") == b"TWO" and store.list()["c"].size == 3 and store.list()["c"].tag not in tags
+    with pytest.raises(FileNotFoundError, match="no such object"):
+        store.read("d")
+    files = [(tmp_path / name, f"up/{name}") for name in ("x", "y")]
+    for path, name in files:
+        path.write_bytes(name.encode() * 300_000)
+    store.upload(files)
+    store.download((name, tmp_path / "down" / path.name) for path, name in files)
+    assert [(tmp_path / "down" / path.name).read_bytes() == path.read_bytes() for path, _ in files] == [True, True]
+    store.move([("up/x", "moved/x")])
+    store.remove(["up/y", "c", "never there"])
+    assert list(store.list()) == ["a/b.txt", "moved/x"]
+
+
+def test_a_second_writer_of_a_new_object_is_refused(store: Store, scheme: str) -> None:
+    store.write("lease", b"first", new=True)
+    if scheme == "gs":
+        pytest.skip("the emulator ignores the precondition that gcsfs sends")
+    with pytest.raises(FileExistsError):
+        store.write("lease", b"second", new=True)
+    assert store.read("lease") == b"first"
+
+
+def test_objects_are_read_as_files(store: Store, tmp_path: Path) -> None:
+    import gzip
+
+    content = bytes(range(256)) * 5000
+    store.write("plain", content)
+    store.write("packed.gz", gzip.compress(content))
+    with open_binary(f"{store.url}/plain", 1000) as file:
+        assert file.read(10) == content[:10]
+        file.seek(-300, 2)
+        assert file.read() == content[-300:] and file.read() == b"" and file.tell() == len(content)
+        file.seek(77)
+        assert file.read(5000) == content[77:5077]
+    with open_decompressed(f"{store.url}/packed.gz") as (_, stream):
+        assert stream.read() == content
+    assert size_of(f"{store.url}/plain") == len(content)
+    with pytest.raises(FileNotFoundError):
+        open_binary(f"{store.url}/missing")
+
+
+def test_patterns_match_objects_as_they_match_files(store: Store) -> None:
+    for name in ("a.txt", "b.txt", "deep/er/c.txt", ".hidden/d.txt", "x.md", "odd[1].txt"):
+        store.write(name, b"text")
+    root = store.url
+
+    def names(pattern: str) -> list[str]:
+        return [url.removeprefix(f"{root}/") for url in expand_url(f"{root}/{pattern}")]
+
+    assert names("*.txt") == ["a.txt", "b.txt", "odd[1].txt"]
+    assert names("**/*.txt") == ["a.txt", "b.txt", "deep/er/c.txt", "odd[1].txt"]
+    assert names("deep/*/c.*") == ["deep/er/c.txt"] and names("a.txt") == ["a.txt"]
+    assert names("odd[1].txt") == ["odd[1].txt"]  # an object takes precedence over the pattern
+    assert names("none*") == [] and names("deep") == []
+
+
+def test_an_object_that_changes_while_it_is_read_is_an_error(store: Store) -> None:
+    store.write("text", b"a" * 3000)
+    with open_binary(f"{store.url}/text", 1000) as file:
+        file.read(1000)
+        store.write("text", b"b" * 2500)
+        with pytest.raises(OSError, match=r"changed while it was read|bytes arrived"):
+            file.read()
+
+
+# --- requests that fail ---
+
+
+def failing(*errors: Exception) -> Any:
+    """Returns an action that raises these errors, one at a time, and then returns the number of its calls."""
+    calls: list[None] = []
+
+    def action() -> int:
+        calls.append(None)
+        if len(calls) <= len(errors):
+            raise errors[len(calls) - 1]
+        return len(calls)
+
+    return action
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(storage.time, "sleep", lambda _: None)
+    monkeypatch.setattr(storage.time, "monotonic", lambda: next(clock))
+
+
+def test_what_may_pass_is_tried_again(no_pauses: None) -> None:
+    reset, slow = ConnectionResetError(104, "Connection reset by peer"), OSError(16, "503 Slow Down")
+    assert request("s3://b/a", failing(reset, slow, TimeoutError())) == 4
+    with pytest.raises(OSError, match="503 Slow Down"):
+        request("s3://b/a", failing(*[slow] * 100), patience=20)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PermissionError("Access Denied"), ValueError("bad"), Exception("InvalidAccessKeyId: no such key"), ImportError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_will_not_pass_is_raised_at_once(error: Exception, no_pauses: None) -> None:
+    action = failing(error)
+    with pytest.raises((OSError, ImportError)):
+        request("s3://b/a", action)
+    assert action() == 2
+
+
+def test_no_message_holds_a_secret(monkeypatch: pytest.MonkeyPatch, no_pauses: None) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t-of-mine")
+    text = "403 Forbidden for key s3cr3t-of-mine at https://x/?X-Amz-Signature=abcdef&X-Amz-Credential=ghi"
+    with pytest.raises(OSError) as caught:
+        request("s3://b/a", failing(Exception(text)))
+    assert not [word for word in ("s3cr3t", "abcdef", "ghi") if word in str(caught.value)]
+    assert "check the credentials" in str(caught.value) and caught.value.errno == errno.EACCES
+
+
+def test_missing_credentials_are_an_explained_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    type(filesystem("s3://bucket")).clear_instance_cache()
+    with pytest.raises(OSError, match=r"(?i)credentials"):
+        Store("s3://bucket/x").list()
+    assert SECRET != ""
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    monkeypatch.setattr(fsspec, "filesystem", lambda *_, **__: failing(ImportError("Please install gcsfs"))())
+    with pytest.raises(OSError, match=r"pip install 'bertjax\[gcs\]' \(Please install gcsfs\)"):
+        filesystem("gs://bucket/x")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("s3://b/x/", "s3://b/x"), (Path("s3://b/x"), "s3://b/x"), ("gs:/b/x", "gs://b/x")],
+)
+def test_urls_survive_pathlib(path: str | Path, expected: str) -> None:
+    assert is_url(path) and to_url(path) == expected
+
+
+def test_other_paths_are_local() -> None:
+    assert not any(map(is_url, ["a/b", "/s3/b", "hub:owner/name", "C:/x", "s3:", "file:///a"]))
+    assert local_path("file:///a/b") == "/a/b" and local_path("a") == "a"
