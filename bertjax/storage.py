@@ -254,7 +254,7 @@ def _is_final(error: Exception) -> bool:
     if isinstance(error, _FINAL) or getattr(error, "errno", None) in _FINAL_ERRNO:
         return True
     codes = [getattr(error, name, None) for name in ("status", "status_code", "code")]
-    status = next((int(code) for code in codes if str(code).isdecimal()), 500)
+    status = next((int(str(code)) for code in codes if str(code).isdecimal()), 500)
     return (400 <= status < 500 and status not in _PASSING_STATUS) or bool(_FINAL_NAMES.search(type(error).__name__))
 
 

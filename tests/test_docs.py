@@ -26,6 +26,7 @@ from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import apply_overrides, copy_config, flatten, load_config
 from bertjax.config.parse import check
 from bertjax.errors import UserError
+from bertjax.storage import ObjectInfo
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import placeholder_vocabulary
 
@@ -177,7 +178,7 @@ def provide(words: list[str]) -> None:
             if kind in ("", "hub", "builtin"):
                 if kind == "" and match and match[1] in ("data.tokenizer", "init_from"):
                     path.mkdir(parents=True, exist_ok=True)
-            elif not kind.startswith(("hub:", "builtin:")):
+            elif not kind.startswith(("hub:", "builtin:")) and not where.startswith("//"):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
 
@@ -258,6 +259,7 @@ def find_examples(site: Path) -> Path:
 def test_every_block_is_right(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(find_examples(tmp_path / "site")))
+    monkeypatch.setattr("bertjax.config.sources.expand_url", lambda url: {url: ObjectInfo(1, "")})
     for name in ("configs", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
     variables: dict[str, str] = {}
