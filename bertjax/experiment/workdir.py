@@ -24,7 +24,7 @@ from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
 from bertjax.io.run_lock import LOCK, RunLock
-from bertjax.io.staging import MARKER, StoredFolder, local_copy, stored_folder
+from bertjax.io.staging import MARKER, StoredFolder, display_path, local_copy, stored_folder
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 
 _UNFINISHED = ".config.json.*.tmp"
@@ -150,7 +150,7 @@ def read_config(workdir: Path) -> ConfigDict:
     """
     stored = workdir / "config.json"
     if not stored.is_file():
-        raise UserError(f"{workdir} is not a work directory: it has no config.json")
+        raise UserError(f"{display_path(workdir)} is not a work directory: it has no config.json")
     try:
         return from_json(stored.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +46,10 @@ class Store:
     def list(self, prefix: str = "") -> dict[str, ObjectInfo]:
         """Returns size and tag of every object whose name begins with a folder's, sorted by name."""
         root = self._fs._strip_protocol(self.url)
-        infos = request(self.url, lambda: self._fs.find(self._path(prefix), detail=True))
+        try:
+            infos = request(self.url, lambda: self._fs.find(self._path(prefix), detail=True))
+        except FileNotFoundError:
+            raise OSError(errno.EINVAL, "there is no such bucket; make it first", self.url) from None
         names = {path.removeprefix(root).lstrip("/"): describe(info) for path, info in infos.items()}
         return dict(sorted(names.items()))
 
