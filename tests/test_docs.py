@@ -26,9 +26,9 @@ from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import apply_overrides, copy_config, flatten, load_config
 from bertjax.config.parse import check
 from bertjax.errors import UserError
-from bertjax.storage import ObjectInfo
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import placeholder_vocabulary
+from bertjax.storage import ObjectInfo
 
 ROOT = Path(__file__).parents[1]
 follow = load_script(ROOT / "scripts" / "follow_tutorials.py")
