@@ -90,6 +90,7 @@ def _hold_store(stored: StoredFolder, processes: ProcessGroup) -> Iterator[None]
         processes.require_same("leases", dict, "")
         if processes.index:
             stored.pull()
+        processes.require_same("copies", dict, "")  # processes of one host have one copy, in which the first one writes
         yield
 
 
