@@ -88,4 +88,4 @@ def use_servers(settings: dict[str, str], patch: Any) -> None:
 
 
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # read on import: the emulator has no gRPC
-assert os.environ.get("AWS_ENDPOINT_URL") is None, "tests talk to servers of their own"
+os.environ.pop("AWS_ENDPOINT_URL", None)  # tests talk to servers of their own
