@@ -118,7 +118,7 @@ def main() -> None:
     print("form           tokens  examples      rows   a row    padding % of rows      planned   plan      read")
     print("                                          unpacked  packed   least   M ex./s   B/ex.  M tok./s")
     for part in prepared.training.values():
-        corpus = open_corpus(part.folder)["train"]
+        corpus = open_corpus(part.folder)["train"].open()
         for name in options.forms:
             for length in options.lengths:
                 print(measure(corpus, prepared.vocabulary, name, length, options), flush=True)

@@ -110,6 +110,18 @@ class DataConfig(Settings, group="data"):
         resume=True,
         help="Processes that tokenize a corpus of more than a few MB; None: one per core. They change only the time.",
     )
+    shard_tokens: int = setting(
+        1 << 26,
+        at_least=1,
+        help="Tokens per file of a tokenized corpus. A corpus of several files is read a few at a time, in random "
+        "order: memory does not grow with it.",
+    )
+    shuffle_shards: int = setting(
+        8,
+        at_least=1,
+        help="Files that are read together; the sequences of a batch come from all of them. More mix the text better "
+        "and take about 30 MB of memory each.",
+    )
     cache_dir: str = setting(
         "~/.cache/bertjax",
         path=True,

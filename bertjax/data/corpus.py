@@ -3,13 +3,18 @@
 A prepared corpus is one folder, named by the digest of its inputs (`bertjax/data/prepare.py` writes it):
 
     <cache_dir>/<digest>/train, eval    Arrow datasets that `datasets.load_from_disk` opens, one row per document:
-                                        `input_ids` list<uint16 or int32>, `sentence_lengths` list<int32> (tokens)
+                                        `input_ids` list<uint16 or int32>, `sentence_lengths` list<int32> (tokens);
+                                        a file is a shard, of whole documents
     <cache_dir>/<digest>/counts.npy     int64 [V], occurrences of every token in train
     <cache_dir>/<digest>/meta.json      inputs, sizes and digests; written last
+
+A shard is opened as a `Corpus` when it is needed, so that memory does not grow with the corpus.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +25,7 @@ import numpy as np
 from bertjax.data.counter_rng import IntArray
 from bertjax.errors import UserError, one_line
 
-FORMAT_VERSION = 1  # raise it when the files or the way of tokenizing change: old folders are then made again
+FORMAT_VERSION = 2  # raise it when the files or the way of tokenizing change: old folders are then made again
 SPLITS = ("train", "eval")
 
 
@@ -34,22 +39,94 @@ class SplitSize(NamedTuple):
     digest: str
 
 
-def open_corpus(folder: Path) -> dict[str, Corpus]:
-    """Opens the splits of a prepared folder, memory-mapped; raises `UserError` if the folder is damaged."""
+class CorpusShard(NamedTuple):
+    """File of a split: its path in the folder of the corpus, its sizes, and the SHA-256 of its bytes."""
+
+    file: str
+    documents: int
+    sentences: int
+    tokens: int
+    sha256: str
+
+
+def open_corpus(folder: Path) -> dict[str, CorpusSplit]:
+    """Opens the splits of a prepared folder, whose shards follow on demand; raises `UserError` for a damaged one."""
     folder = Path(folder)
     damage = find_damage(folder)
     if damage is not None:
-        raise UserError(f"the prepared corpus {folder} is damaged ({damage}); delete that folder and prepare it again")
+        raise _damaged(folder, damage)
     try:
         meta = read_meta(folder)
         counts = np.load(folder / "counts.npy", allow_pickle=False)
         if counts.shape != (meta["vocab_size"],) or counts.dtype != np.int64:
             raise ValueError(f"counts.npy is {counts.dtype} {counts.shape} instead of int64 ({meta['vocab_size']},)")
-        return {name: _open_split(folder / name, SplitSize(**meta["splits"][name]), counts) for name in SPLITS}
+        return {
+            name: CorpusSplit(folder, [CorpusShard(*shard) for shard in meta["shards"][name]], counts, size)
+            for name, size in ((name, SplitSize(**meta["splits"][name])) for name in SPLITS)
+        }
     except Exception as error:  # the libraries raise errors of any type for a broken file
-        raise UserError(
-            f"the prepared corpus {folder} is damaged ({one_line(error)}); delete that folder and prepare it again"
-        ) from error
+        raise _damaged(folder, one_line(error)) from error
+
+
+def _damaged(folder: Path, damage: str) -> UserError:
+    return UserError(f"the prepared corpus {folder} is damaged ({damage}); delete that folder and prepare it again")
+
+
+class CorpusSplit:
+    """One split of a prepared corpus: its shards, opened on demand.
+
+    Attributes:
+        folder: of the split.
+        shards: in the order of the documents.
+        counts: int64 [V], occurrences of every token in the train split.
+        size: of the split.
+        first_token: 0, as of a corpus that begins with the split.
+    """
+
+    first_token = 0
+
+    def __init__(self, folder: Path, shards: Sequence[CorpusShard], counts: IntArray, size: SplitSize) -> None:
+        totals = tuple(np.sum([shard[1:4] for shard in shards], axis=0).tolist())
+        if totals != size[:3]:
+            raise ValueError(f"the shards have {totals} documents, sentences and tokens instead of {size[:3]}")
+        self.shards, self.counts, self.size = tuple(shards), counts, size
+        self.folder = (folder / shards[0].file).parent
+        self._begins = offsets([shard.tokens for shard in shards])
+
+    @property
+    def digest(self) -> str:
+        return self.size.digest
+
+    @property
+    def document_tokens(self) -> IntArray:
+        """Offsets of the documents into tokens, int64 [documents + 1]; opens all shards."""
+        return self.open().document_tokens
+
+    def find(self, value: int) -> int | None:
+        """Returns the first token with this id, None if there is none; opens all shards."""
+        return self.open().find(value)
+
+    def open(self, first: int = 0, stop: int | None = None) -> Corpus:
+        """Opens consecutive shards as one corpus, memory-mapped.
+
+        Args:
+            first, stop: Range of shards; all by default.
+
+        Raises:
+            UserError: A file is missing or damaged.
+        """
+        chosen = range(len(self.shards))[first:stop]
+        try:
+            tables = [_read_shard(self.folder.parent, self.shards[number]) for number in chosen]
+            ids, lengths, sentences = (_flattened(arrays) for arrays in zip(*tables, strict=True))
+        except Exception as error:
+            raise _damaged(self.folder.parent, one_line(error)) from error
+        document_sentences, begin = offsets(_concatenate(sentences)), int(self._begins[first])
+        return Corpus(ids, _concatenate(lengths), document_sentences, self.counts, self.digest, self.folder, begin)
+
+
+def _flattened(arrays: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
+    return [array for each in arrays for array in each]
 
 
 class Corpus:
@@ -61,6 +138,7 @@ class Corpus:
         counts: int64 [V], occurrences of every token in the train split.
         digest: of the ids and boundaries.
         folder: where it is stored, for messages.
+        first_token: where its first token is in the split, for a shard of one.
     """
 
     def __init__(
@@ -71,15 +149,16 @@ class Corpus:
         counts: IntArray,
         digest: str,
         folder: Path | None = None,
+        first_token: int = 0,
     ) -> None:
         """Wraps arrays.
 
         Args:
             chunks: 1-D arrays of ids; no document crosses from one to the next.
             sentence_lengths: int [sentences], tokens.
-            document_sentences, counts, digest, folder: see the attributes.
+            document_sentences, counts, digest, folder, first_token: see the attributes.
         """
-        self.folder = folder
+        self.folder, self.first_token = folder, first_token
         self._chunks = [chunk for chunk in chunks if len(chunk)]
         self._chunk_tokens = offsets([len(chunk) for chunk in self._chunks])
         self.sentence_tokens = offsets(sentence_lengths)
@@ -168,10 +247,14 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def _open_split(folder: Path, size: SplitSize, counts: IntArray) -> Corpus:
-    import datasets
+def _read_shard(folder: Path, shard: CorpusShard) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Returns the token ids, sentence lengths and numbers of sentences of its record batches, memory-mapped."""
+    import pyarrow as pa
 
-    table = datasets.load_from_disk(str(folder), keep_in_memory=False).data
+    path = folder / shard.file
+    if _file_digest(str(path), path.stat().st_mtime_ns) != shard.sha256:
+        raise ValueError(f"{shard.file} has other bytes than were written")
+    table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
     for name in ("input_ids", "sentence_lengths"):
         for chunk in table.column(name).chunks:
             chunk.validate(full=True)  # offsets outside their buffer would crash the process instead of raising
@@ -179,11 +262,17 @@ def _open_split(folder: Path, size: SplitSize, counts: IntArray) -> Corpus:
     lengths = table.column("sentence_lengths").chunks
     sentence_lengths = [chunk.flatten().to_numpy() for chunk in lengths]
     sentences = [np.diff(chunk.offsets.to_numpy()) for chunk in lengths]
-    corpus = Corpus(ids, _concatenate(sentence_lengths), offsets(_concatenate(sentences)), counts, size.digest, folder)
-    actual = (corpus.num_documents, corpus.num_sentences, corpus.num_tokens)
-    if actual != size[:3]:
-        raise ValueError(f"{folder.name} has {actual} documents, sentences and tokens instead of {size[:3]}")
-    return corpus
+    sizes = tuple(sum(map(len, arrays)) for arrays in (sentences, sentence_lengths, ids))
+    if sizes != shard[1:4]:
+        raise ValueError(f"{shard.file} has {sizes} documents, sentences and tokens instead of {shard[1:4]}")
+    return ids, sentence_lengths, sentences
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _file_digest(path: str, _modified: int) -> str:
+    """Returns the SHA-256 of a file, computed once per process while the file stays as it is."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:

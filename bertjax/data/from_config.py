@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -34,6 +34,8 @@ from bertjax.storage import entry_of, is_url
 from bertjax.types import Batch, Vocabulary
 
 if TYPE_CHECKING:
+    from bertjax.data.corpus import Corpus, CorpusSplit
+    from bertjax.data.formats import ExampleFormat
     from bertjax.data.phased_pipeline import PhasedPipeline
     from bertjax.data.pipeline import Pipeline, ProcessShare
     from bertjax.data.prepare import CorpusRecipe, PreparedCorpus
@@ -56,6 +58,8 @@ class Prepared:
     training: dict[str, PreparedCorpus]
     held_out: dict[str, PreparedCorpus]
     weights: dict[str, float | None]
+    formats: dict[str, ExampleFormat] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """Formats of the corpora, by what makes them."""
 
     @property
     def digests(self) -> dict[str, str]:
@@ -207,33 +211,53 @@ def _pipeline(
     mixing: Mixing | None = None,
 ) -> Pipeline:
     from bertjax.data.corpus import open_corpus
-    from bertjax.data.formats import make_format
     from bertjax.data.pipeline import MixtureSource, Pipeline
 
-    data = cfg.data
-    model = encoder_config(cfg)
     parts = []
     for name, prepared_corpus in corpora.items():
         corpus = open_corpus(prepared_corpus.folder)[split]
-        form = make_format(
-            data.example_format,
-            corpus,
-            seq_len=data.seq_len,
-            seed=seed,
-            special_ids=prepared.vocabulary,
-            short_seq_prob=data.short_seq_prob,
-            dupe_factor=data.dupe_factor,
-            sop_drop_single_sentences=data.sop_drop_single_sentences,
-            batch_size=batch_size,
-            reuse_len=reuse_len(cfg),
-            bi_data=model.bi_data,
-            end_id=_document_end(prepared.tokenizer),
-            packing=data.packing,
-            pack_window=data.pack_window,
-            max_examples=read_group(cfg, DataConfig).max_examples,
-        )
+        form = _example_format(cfg, prepared, corpus, f"{prepared_corpus.digest}-{split}", batch_size, seed)
         parts.append(MixtureSource(name, form, weights[name], corpus))
     return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size, mixing=mixing)
+
+
+def _example_format(
+    cfg: ConfigDict, prepared: Prepared, corpus: CorpusSplit, digest: str, batch_size: int, seed: int
+) -> ExampleFormat:
+    """Returns the format of one corpus, equal for equal settings, so that phases share what it holds in memory."""
+    from bertjax.data.formats import STREAMS, make_format
+    from bertjax.data.sharded_format import ShardedFormat
+
+    data = cfg.data
+    settings: dict[str, Any] = {
+        "seq_len": data.seq_len,
+        "seed": seed,
+        "short_seq_prob": data.short_seq_prob,
+        "dupe_factor": data.dupe_factor,
+        "sop_drop_single_sentences": data.sop_drop_single_sentences,
+        "packing": data.packing,
+        "pack_window": data.pack_window,
+        "max_examples": read_group(cfg, DataConfig).max_examples,
+    }
+    if data.example_format in STREAMS:
+        settings |= {
+            "batch_size": batch_size,
+            "reuse_len": reuse_len(cfg),
+            "bi_data": encoder_config(cfg).bi_data,
+            "end_id": _document_end(prepared.tokenizer),
+        }
+    key = _hash(digest, data.example_format, settings, data.shuffle_shards)
+    if key not in prepared.formats:
+
+        def make(part: Corpus) -> ExampleFormat:
+            return make_format(data.example_format, part, special_ids=prepared.vocabulary, **settings)
+
+        if data.example_format in STREAMS or len(corpus.shards) == 1:
+            prepared.formats[key] = make(corpus.open())
+        else:
+            counts = parse.cache_folder(cfg) / "sequences" / f"{key}.npy"
+            prepared.formats[key] = ShardedFormat(corpus, make, group_size=data.shuffle_shards, counts_file=counts)
+    return prepared.formats[key]
 
 
 def _document_end(tokenizer: Tokenizer) -> int:
@@ -348,7 +372,7 @@ def _cores() -> int:
 def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
     from bertjax.data.prepare import CorpusRecipe
 
-    return CorpusRecipe(eval_fraction, read_group(cfg, FilterConfig))
+    return CorpusRecipe(eval_fraction, read_group(cfg, FilterConfig), shard_tokens=cfg.data.shard_tokens)
 
 
 DROPPED_DOCUMENTS = {

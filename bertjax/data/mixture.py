@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.data.corpus import offsets
 from bertjax.data.counter_rng import IntArray, permutation
-from bertjax.data.formats import ExampleFormat
+from bertjax.data.formats.base import ExampleFormat
 
 PERIOD = 4096
 """Sequences after which the pattern of sources repeats; changing it changes the batches of a seed."""
@@ -89,12 +89,12 @@ class EpochStream:
 
     def __init__(self, example_format: ExampleFormat) -> None:
         self._format = example_format
-        self._begins = offsets([example_format.num_sequences(0)])
+        self._begins = offsets([])
         self._lock = threading.Lock()
 
     def locate(self, indices: IntArray) -> tuple[IntArray, IntArray]:
         """Returns the epochs int64 [n] of indices in the endless stream, and the indices in those epochs."""
-        cycle = self._format.settings.dupe_factor
+        cycle = self._format.num_draws
         begins = self._extend(int(indices.max()), cycle)
         cycles = np.zeros_like(indices)
         if len(begins) > cycle:
@@ -105,12 +105,14 @@ class EpochStream:
     def progress(self, index: int) -> float:
         """Returns the number of epochs before this index, including the fraction of the current one."""
         epoch, within = self.locate(np.array([index]))
-        return float(epoch[0] + within[0] / self._format.num_sequences(int(epoch[0])))
+        return float(epoch[0] + min(within[0] / self._format.estimated_sequences(int(epoch[0])), 1.0))
 
     def _extend(self, index: int, cycle: int) -> IntArray:
         """Returns the beginnings of the epochs up to the one of `index`, or to the end of the cycle."""
         with self._lock:
-            while len(self._begins) <= cycle and self._begins[-1] <= index:
-                length = self._format.num_sequences(len(self._begins) - 1)
-                self._begins = np.append(self._begins, self._begins[-1] + length)
+            while len(self._begins) <= cycle:
+                epoch, begin = len(self._begins) - 1, int(self._begins[-1])
+                if self._format.has_sequence(epoch, index - begin):
+                    break
+                self._begins = np.append(self._begins, begin + self._format.num_sequences(epoch))
             return self._begins

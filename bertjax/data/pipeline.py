@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.corpus import Corpus
+from bertjax.data.corpus import Corpus, CorpusSplit
 from bertjax.data.counter_rng import IntArray
-from bertjax.data.formats import ExampleFormat
+from bertjax.data.formats.base import ExampleFormat, merge_sequences
 from bertjax.data.mixture import EpochStream, EvenMixture, Mixture
 from bertjax.data.shares import Mixing, mixture_shares
 from bertjax.data.validate_ids import id_limits, require_ids_in_range, require_special_tokens
@@ -46,14 +46,15 @@ class MixtureSource(NamedTuple):
     name: str
     format: ExampleFormat
     weight: float | None = None
-    corpus: Corpus | None = None
+    corpus: Corpus | CorpusSplit | None = None
 
 
 class Pipeline:
     """Endless stream of global batches of one or several sources, with random access.
 
-    Sequence i of the stream is sequence i % batch_size of batch i // batch_size; epochs follow each other without a
-    gap. Any batch can be read at any time and by any thread.
+    Sequence i of the stream is in batch i // batch_size, at i % batch_size unless a source has several shards: then the
+    sequences of a batch are ordered by shard, so that a process, which reads some rows, reads few shards. Epochs follow
+    each other without a gap. Any batch can be read at any time and by any thread.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Pipeline:
         self._limits = id_limits(settings, vocab_size)
         self._mixture: Mixture | EvenMixture = Mixture(weights, seed)
         if mixing is not None:
-            lengths = [source.format.num_sequences(0) for source in self.sources]
+            lengths = [source.format.estimated_sequences(0) for source in self.sources]
             tokens = [_mean_tokens(source.format) if mixing.by_tokens else 1.0 for source in self.sources]
             shares = mixture_shares(mixing, [source.weight for source in self.sources], lengths, tokens)
             self._mixture = EvenMixture(shares.tolist())
@@ -97,8 +98,11 @@ class Pipeline:
 
     @property
     def sequences_per_epoch(self) -> dict[str, int]:
-        """Sequences of the first epoch of each source; redrawn pairs change it slightly in later epochs."""
-        return {source.name: source.format.num_sequences(0) for source in self.sources}
+        """Sequences of the first epoch of each source, of a corpus in many shards by the first ones.
+
+        Redrawn pairs change it slightly in later epochs.
+        """
+        return {source.name: source.format.estimated_sequences(0) for source in self.sources}
 
     def continue_at(self, first_sequence: int, used: Mapping[str, int]) -> None:
         """Lets every source continue after the sequences that other mixtures of it have read.
@@ -132,7 +136,7 @@ class Pipeline:
         Raises:
             UserError: a token id lies outside the vocabulary.
         """
-        source, index = self._mixture.locate(first_sequence + self._stream_indices(cursor)[sequences])
+        source, index = self._mixture.locate(first_sequence + self._stream_indices(cursor))
         index += self._begins[source]
         epoch = np.zeros_like(index)
         for number in np.unique(source):
@@ -140,7 +144,8 @@ class Pipeline:
             epoch[here], index[here] = self._epochs[number].locate(index[here])
             latest = epoch[here].max()  # a batch may end one epoch and begin the next
             self._plan_ahead(self.sources[number].format, int(latest), int(index[here & (epoch == latest)].max()))
-        return self._fetch(source, epoch, index)
+        rows = self._order_by_shard(source, epoch, index)[sequences]
+        return self._fetch(source[rows], epoch[rows], index[rows])
 
     def eval_batches(self, num_batches: int, sequences: SequenceIndex = ALL_SEQUENCES) -> Iterator[Batch]:
         """Yields at most `num_batches` batches, or some sequences of each; none of epoch 0 occurs twice.
@@ -181,19 +186,24 @@ class Pipeline:
 
     def _fetch(self, source: IntArray, epoch: IntArray, index: IntArray) -> dict[str, np.ndarray]:
         """Returns the sequences with these sources, epochs and indices, all int64 [n], in this order."""
-        batch: dict[str, np.ndarray] = {}
-        for number, number_epoch in sorted(set(zip(source.tolist(), epoch.tolist(), strict=True))):
-            here = (source == number) & (epoch == number_epoch)
-            part = self.sources[number].format.sequences(number_epoch, index[here])
-            for name, array in part.items():
-                if name not in batch:
-                    batch[name] = np.empty((len(source), *array.shape[1:]), array.dtype)
-                batch[name][here] = array
+        keys = sorted(set(zip(source.tolist(), epoch.tolist(), strict=True)))
+        chosen = (((source == number) & (epoch == each), number, each) for number, each in keys)
+        parts = ((here, self.sources[number].format.sequences(each, index[here])) for here, number, each in chosen)
+        batch = merge_sequences(parts, len(source))
         require_ids_in_range(batch, self._limits, self.sources, source)
         return batch
 
+    def _order_by_shard(self, source: IntArray, epoch: IntArray, index: IntArray) -> IntArray:
+        """Returns the order of the sequences of a batch: by shard, sources in one shard at regular distances."""
+        rank = np.arange(len(source)) / len(source)
+        for number, each in set(zip(source.tolist(), epoch.tolist(), strict=True)):
+            here = (source == number) & (epoch == each)
+            if (positions := self.sources[number].format.shard_positions(each, index[here])) is not None:
+                rank[here] = positions
+        return np.argsort(rank, kind="stable")
+
     def _plan_ahead(self, example_format: ExampleFormat, epoch: int, index: int) -> None:
-        if 2 * index > example_format.num_sequences(epoch):  # earlier it would slow down the start of a short run
+        if 2 * index > example_format.estimated_sequences(epoch):  # earlier it would slow down the start of a short run
             example_format.plan_ahead(epoch + 1)
 
 
@@ -277,19 +287,19 @@ def _weights(sources: Sequence[MixtureSource]) -> list[float]:
     if not sources:
         raise UserError("data.sources is empty; name at least one source")
     for source in sources:
-        if not source.format.num_sequences(0):
+        if not source.format.has_sequence(0, 0):
             raise UserError(f"source {source.name} has no sequences: too little text for sequences of this length")
         if source.weight is not None and not (math.isfinite(source.weight) and source.weight > 0):
             raise UserError(f"the weight of source {source.name} must be a positive number, not {source.weight}")
     without = [source.name for source in sources if source.weight is None]
     if without and len(without) < len(sources):
         raise UserError(f"give every source a weight or none: {', '.join(without)} lacks one")
-    return [source.format.num_sequences(0) if source.weight is None else source.weight for source in sources]
+    return [source.format.estimated_sequences(0) if source.weight is None else source.weight for source in sources]
 
 
 def _mean_tokens(example_format: ExampleFormat) -> float:
     """Returns the mean number of tokens of a sequence, estimated from at most a thousand of the first epoch."""
-    count = example_format.num_sequences(0)
+    count = example_format.estimated_sequences(0)
     chosen = np.unique(np.linspace(0, count - 1, _SAMPLED, dtype=np.int64))
     return np.count_nonzero(example_format.sequences(0, chosen)["segment_ids"]) / len(chosen)
 
@@ -297,5 +307,5 @@ def _mean_tokens(example_format: ExampleFormat) -> float:
 def _require_same_format(sources: Sequence[MixtureSource]) -> None:
     first = sources[0].format
     for source in sources[1:]:
-        if type(source.format) is not type(first) or source.format.settings.seq_len != first.settings.seq_len:
+        if source.format.kind is not first.kind or source.format.settings.seq_len != first.settings.seq_len:
             raise UserError(f"sources {sources[0].name} and {source.name} must have the same format and seq_len")

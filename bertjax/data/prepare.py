@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from bertjax.config.filters import FilterConfig
-from bertjax.data.corpus import FORMAT_VERSION, SPLITS, SplitSize, find_damage, read_meta
+from bertjax.data.corpus import FORMAT_VERSION, SPLITS, CorpusShard, SplitSize, find_damage, read_meta
 from bertjax.data.filters import DocumentFilter
 from bertjax.data.shards import LockedWorkdir, ShardStore
 from bertjax.data.split_writer import SplitWriter
@@ -42,6 +42,7 @@ from bertjax.io.atomic import atomic_folder
 
 DOCUMENTS_PER_BATCH = 10_000
 MAX_DOCUMENT_TOKENS = 1 << 20  # longer documents are cut at sentence ends
+SHARD_TOKENS = 1 << 26
 CHARACTERS_BEFORE_WORKERS = 1 << 21  # text that is done before other processes would have started
 SECONDS_TO_ABANDON = 24 * 3600
 SECONDS_TO_ABANDON_PARTS = 7 * SECONDS_TO_ABANDON
@@ -62,12 +63,14 @@ class CorpusRecipe:
     """Settings that determine a corpus besides its text and tokenizer; its digest covers them.
 
     `eval_fraction` 0 sends all documents to train, 1 all to eval, else `is_held_out(document, eval_fraction)` decides.
-    A document of more than `max_document_tokens` tokens is split at sentence ends.
+    A document of more than `max_document_tokens` tokens is split at sentence ends. A shard ends with the document
+    with which it has `shard_tokens` tokens.
     """
 
     eval_fraction: float
     filters: FilterConfig = dataclasses.field(default_factory=FilterConfig)
     max_document_tokens: int = MAX_DOCUMENT_TOKENS
+    shard_tokens: int = SHARD_TOKENS
 
     def __post_init__(self) -> None:
         if not 0 <= self.eval_fraction <= 1:
@@ -83,7 +86,7 @@ def corpus_digest(source_digest: str, tokenizer_digest: str, recipe: CorpusRecip
         recipe: Settings of the corpus.
     """
     parts: list[Any] = [FORMAT_VERSION, source_digest, tokenizer_digest, repr(float(recipe.eval_fraction))]
-    parts += [recipe.max_document_tokens, *recipe.filters.fingerprint]
+    parts += [recipe.max_document_tokens, recipe.shard_tokens, *recipe.filters.fingerprint]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -136,6 +139,7 @@ def prepare_corpus(
         "vocab_size": tokenizer.size,
         "eval_fraction": recipe.eval_fraction,
         "max_document_tokens": recipe.max_document_tokens,
+        "shard_tokens": recipe.shard_tokens,
         "filters": recipe.filters.fingerprint,
     }
     cache_dir.mkdir(parents=True, exist_ok=True)
@@ -154,14 +158,15 @@ def prepare_corpus(
             position.remove()
             raise UserError(f"the text of {source_name} changed while it was being tokenised; start again")
         with atomic_folder(folder, replace=False) as temporary:
-            splits, counts = _write(temporary, parts, tokenizer, digest)
+            written = _write(temporary, parts, tokenizer, digest, recipe.shard_tokens)
+            splits = written.splits
             facts = {**read_facts(), **filter_.num_dropped, "kept": parts.documents}
             if not splits["eval" if recipe.eval_fraction >= 1 else "train"].tokens:
                 position.remove()
                 raise UserError(_why_empty(source_name, facts))
-            np.save(temporary / "counts.npy", counts)
+            np.save(temporary / "counts.npy", written.counts)
             sizes = {name: size._asdict() for name, size in splits.items()}
-            _write_meta(temporary, made_of | {"splits": sizes, "facts": facts})
+            _write_meta(temporary, made_of | {"splits": sizes, "facts": facts, "shards": written.shards})
             if folder.exists() and find_damage(folder) is not None:
                 shutil.rmtree(folder)
         position.remove()
@@ -279,17 +284,25 @@ class _Encoder:
         )
 
 
-def _write(
-    folder: Path, parts: ShardStore, tokenizer: CorpusTokenizer, digest: str
-) -> tuple[dict[str, SplitSize], np.ndarray]:
-    """Writes both splits as datasets from the shards, and the counts of tokens in train."""
-    writers = {name: SplitWriter(folder, name, id_type(tokenizer.size), f"{digest}-{name}") for name in SPLITS}
+class _Written(NamedTuple):
+    """Sizes and shards of both splits, and int64 [V], the counts of tokens in train."""
+
+    splits: dict[str, SplitSize]
+    shards: dict[str, list[CorpusShard]]
+    counts: np.ndarray
+
+
+def _write(folder: Path, parts: ShardStore, tokenizer: CorpusTokenizer, digest: str, shard_tokens: int) -> _Written:
+    """Writes both splits as datasets from the parts."""
+    dtype = id_type(tokenizer.size)
+    writers = {name: SplitWriter(folder, name, dtype, f"{digest}-{name}", shard_tokens) for name in SPLITS}
     counts = np.zeros(tokenizer.size, dtype=np.int64)
     for part in parts:
         for name, split in part.items():
             writers[name].add(split)
         counts += np.bincount(part["train"].ids, minlength=len(counts))
-    return {name: writer.finish() for name, writer in writers.items()}, counts
+    sizes = {name: writer.finish() for name, writer in writers.items()}
+    return _Written(sizes, {name: writer.shards for name, writer in writers.items()}, counts)
 
 
 def _why_empty(source_name: str, facts: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bertjax.data.corpus import Corpus
+from bertjax.data.corpus import Corpus, CorpusSplit
 from bertjax.data.formats.base import FormatSettings, example_ids
 from bertjax.errors import UserError
 from bertjax.types import Batch
@@ -24,7 +24,7 @@ class NamedSource(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def corpus(self) -> Corpus | None: ...
+    def corpus(self) -> Corpus | CorpusSplit | None: ...
 
 
 def id_limits(settings: FormatSettings, vocab_size: int) -> dict[str, int]:
@@ -96,7 +96,7 @@ def _example_at(batch: Batch, name: str, sequence: int, column: int) -> int:
     return min(max(int(batch["segment_ids"][sequence, column]), 1), max_examples) - 1
 
 
-def _document_of_token(corpus: Corpus | None, value: int) -> str:
+def _document_of_token(corpus: Corpus | CorpusSplit | None, value: int) -> str:
     """Returns words for the first document with a token id; reads the corpus from the beginning."""
     if corpus is None or (position := corpus.find(value)) is None:
         return ""
@@ -105,7 +105,7 @@ def _document_of_token(corpus: Corpus | None, value: int) -> str:
     return f"; token {token + 1:,} of document {document + 1:,} of {corpus.folder or 'the corpus'}"
 
 
-def _document_of_example(corpus: Corpus | None, example: int) -> str:
+def _document_of_example(corpus: Corpus | CorpusSplit | None, example: int) -> str:
     """Returns words for the document in which an example begins."""
     if corpus is None:
         return ""

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from corpus_folders import update_digests
 
 from bertjax.data.corpus import Corpus, offsets, open_corpus
 from bertjax.data.prepare import CorpusRecipe, prepare_corpus
@@ -32,7 +33,7 @@ def folder(tmp_path):
 
 
 def test_open_corpus(folder):
-    corpus = open_corpus(folder)["train"]
+    corpus = open_corpus(folder)["train"].open()
     assert (corpus.num_documents, corpus.num_sentences, corpus.num_tokens) == (2700, 5400, 900 * 16)
     assert corpus.document_sentences[:4].tolist() == [0, 2, 3, 6]
     assert corpus.sentence_tokens[:7].tolist() == [0, 3, 5, 6, 10, 13, 16]
@@ -44,7 +45,7 @@ def test_open_corpus(folder):
 
 
 def test_reading_copies_nothing(folder):
-    corpus = open_corpus(folder)["train"]
+    corpus = open_corpus(folder)["train"].open()
     one, same = (corpus.read(np.array([16]), np.array([5]))[0] for _ in range(2))
     assert np.shares_memory(one, same)
     assert one.dtype == np.uint16 and not one.flags.owndata and not one.flags.writeable
@@ -79,25 +80,38 @@ def test_boundaries_must_fit_the_tokens():
 
 
 def test_a_damaged_folder_is_named(folder):
-    arrow = folder / "train" / "data-00000-of-00001.arrow"
+    arrow = folder / "train" / "data-00000.arrow"
     whole = arrow.read_bytes()
     arrow.write_bytes(whole[:-100])
     with pytest.raises(UserError, match=f"{folder} is damaged .*bytes instead of"):
         open_corpus(folder)
     arrow.unlink()
-    with pytest.raises(UserError, match=f"{folder} is damaged .*data-00000-of-00001.arrow is missing"):
+    with pytest.raises(UserError, match=f"{folder} is damaged .*data-00000.arrow is missing"):
         open_corpus(folder)
 
 
 @pytest.mark.parametrize("cut", [2000, 12000])  # in the first record batch and between batches
 def test_damage_that_sizes_do_not_show(folder, cut):
-    arrow = folder / "train" / "data-00000-of-00001.arrow"
+    arrow = folder / "train" / "data-00000.arrow"
     arrow.write_bytes(arrow.read_bytes()[:cut])
     meta = json.loads((folder / "meta.json").read_text())
-    meta["files"]["train/data-00000-of-00001.arrow"] = cut
+    meta["files"]["train/data-00000.arrow"] = cut
     (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(UserError, match=f"{folder} is damaged .*other bytes"):
+        open_corpus(folder)["train"].open()
+    update_digests(folder)
     with pytest.raises(UserError, match=f"{folder} is damaged"):
-        open_corpus(folder)
+        open_corpus(folder)["train"].open()
+
+
+@pytest.mark.parametrize("position", [900, -900])
+def test_a_flipped_bit_is_damage(folder, position):
+    arrow = folder / "train" / "data-00000.arrow"
+    raw = bytearray(arrow.read_bytes())
+    raw[position] ^= 4
+    arrow.write_bytes(raw)
+    with pytest.raises(UserError, match=r"train/data-00000\.arrow has other bytes than were written"):
+        open_corpus(folder)["train"].open()
 
 
 def test_sizes_must_be_those_that_were_written(folder):

@@ -92,7 +92,7 @@ def files_open() -> int:
 @pytest.mark.parametrize("batches", [3_000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path, batches: int) -> None:
     """Section 9: through hundreds of epochs, each planned in the background."""
-    corpus = open_corpus(prepare(tmp_path, documents(400)).folder)["train"]
+    corpus = open_corpus(prepare(tmp_path, documents(400)).folder)["train"].open()
     form = make_format(
         "nsp_pairs", corpus, seq_len=32, seed=0, special_ids=tokenizer(), packing="best_fit", dupe_factor=3
     )
@@ -115,7 +115,7 @@ def test_readers_and_workers_that_come_and_go_leave_no_files_open(tmp_path: Path
     folder = prepare(tmp_path, documents(200)).folder
 
     def once() -> None:
-        corpus = open_corpus(folder)["train"]
+        corpus = open_corpus(folder)["train"].open()
         form = make_format("block", corpus, seq_len=32, seed=0, special_ids=tokenizer())
         pipeline = Pipeline(
             [MixtureSource("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import bertjax.data.prepare as prepare_module
+import bertjax.data.shards as shards_module
 import bertjax.data.tokenize_documents as encode_module
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import open_corpus
@@ -46,7 +47,8 @@ def prepare(cache_dir, documents, **changes):
         "is_held_out": is_held_out,
         "cache_dir": cache_dir,
     }
-    recipe = {name: changes.pop(name) for name in ("eval_fraction", "max_document_tokens") if name in changes}
+    names = ("eval_fraction", "max_document_tokens", "shard_tokens")
+    recipe = {name: changes.pop(name) for name in names if name in changes}
     filters = FilterConfig(**changes.pop("filters", {}))
     return prepare_corpus(
         documents, recipe=CorpusRecipe(**({"eval_fraction": 0.0, "filters": filters} | recipe)), **(options | changes)
@@ -104,7 +106,7 @@ def test_all_may_be_held_out(tmp_path):
     prepared = prepare(tmp_path, ["1 2"], eval_fraction=1.0)
     assert rows(prepared.folder / "eval") == [([1, 2], [2])]
     assert prepared.splits["train"].tokens == 0
-    assert open_corpus(prepared.folder)["train"].num_documents == 0
+    assert open_corpus(prepared.folder)["train"].open().num_documents == 0
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(1 << 16, "uint16"), ((1 << 16) + 1, "int32")])
@@ -137,11 +139,11 @@ def test_batch_limits_leave_no_trace(tmp_path, monkeypatch):
 
 def test_a_corpus_of_many_files_is_one(tmp_path, monkeypatch):
     whole = prepare(tmp_path / "whole", documents(300))
-    monkeypatch.setattr(datasets.config, "MAX_SHARD_SIZE", "2KB")
-    parts = prepare(tmp_path / "parts", documents(300))
+    monkeypatch.setattr(shards_module, "CHARACTERS_PER_PART", 1000)  # no trace of the parts
+    parts = prepare(tmp_path / "parts", documents(300), shard_tokens=100)
     assert len(list((parts.folder / "train").glob("*.arrow"))) > 3
     assert rows(parts.folder / "train") == rows(whole.folder / "train")
-    one, many = (open_corpus(folder)["train"] for folder in (whole.folder, parts.folder))
+    one, many = (open_corpus(folder)["train"].open() for folder in (whole.folder, parts.folder))
     begins, lengths = one.document_tokens[:-1], np.diff(one.document_tokens)
     assert all(map(np.array_equal, one.read(begins, lengths), many.read(begins, lengths)))
 
@@ -185,7 +187,7 @@ def test_the_name_is_what_it_was_made_of(tmp_path, change):
     assert prepare(tmp_path, texts).folder != prepare(tmp_path, texts, **change).folder
 
 
-@pytest.mark.parametrize("damaged", ["train/data-00000-of-00001.arrow", "meta.json", "counts.npy"])
+@pytest.mark.parametrize("damaged", ["train/data-00000.arrow", "meta.json", "counts.npy"])
 def test_a_damaged_folder_is_made_again(tmp_path, damaged):
     folder = prepare(tmp_path, documents(100)).folder
     whole = (folder / damaged).read_bytes()

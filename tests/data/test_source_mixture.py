@@ -1,19 +1,24 @@
-import types
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertjax.data.formats import ExampleFormat
 from bertjax.data.mixture import PERIOD, EpochStream, Mixture
 
 
-class Counted:
-    """A form that knows only the lengths of its epochs."""
+class Counted(ExampleFormat):
+    """Format that knows only the lengths of its epochs."""
 
     def __init__(self, lengths):
         self.lengths, self.requested = lengths, []
-        self.settings = types.SimpleNamespace(dupe_factor=len(lengths))
+
+    @property
+    def num_draws(self):
+        return len(self.lengths)
+
+    def sequences(self, epoch, indices):
+        raise NotImplementedError
 
     def num_sequences(self, epoch):
         self.requested.append(epoch)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus_folders import update_digests
 from prepare_lab import documents, prepare, tokenizer
 
 from bertjax.data.corpus import Corpus, offsets, open_corpus
@@ -138,7 +139,7 @@ def test_the_token_after_a_document_is_checked_too() -> None:
 
 def flipped(folder: Path, value: int) -> int:
     """Sets one stored id of the training split to `value` in the file; returns its document."""
-    corpus = open_corpus(folder)["train"]
+    corpus = open_corpus(folder)["train"].open()
     begin, end = corpus.document_tokens[7:9]
     old = corpus.read(np.array([begin]), np.array([end - begin]))[0].astype("<u2").tobytes()
     (arrow,) = (folder / "train").glob("*.arrow")
@@ -146,6 +147,7 @@ def flipped(folder: Path, value: int) -> int:
     assert whole.count(old) == 1
     position = whole.index(old) + 4
     arrow.write_bytes(whole[:position] + np.array(value).astype("<u2").tobytes() + whole[position + 2 :])
+    update_digests(folder)
     return 8
 
 
@@ -155,12 +157,12 @@ def prepared(tmp_path: Path) -> PreparedCorpus:
 
 
 @pytest.mark.parametrize("excess", [0, 1, -1, -100])
-def test_a_bit_that_fell_over_in_a_prepared_corpus_is_named(prepared: PreparedCorpus, excess: int) -> None:
-    """The folder opens, since names, sizes and boundaries are right; the first batch with the id ends the run."""
+def test_an_id_outside_the_vocabulary_in_a_prepared_corpus_is_named(prepared: PreparedCorpus, excess: int) -> None:
+    """Names, sizes, boundaries and digests are right; the first batch with the id ends the run."""
     value = tokenizer().size + excess if excess >= 0 else excess
     number = flipped(prepared.folder, value)
     corpus = open_corpus(prepared.folder)["train"]
-    form = make_format("block", corpus, seq_len=32, seed=0, special_ids=tokenizer())
+    form = make_format("block", corpus.open(), seq_len=32, seed=0, special_ids=tokenizer())
     pipeline = Pipeline([MixtureSource("toys", form, None, corpus)], batch_size=8, seed=0, vocab_size=tokenizer().size)
     with (
         pipeline.prefetch(0, 100) as ahead,

@@ -23,13 +23,15 @@ PACKABLE: dict[str, Callable[[Corpus, FormatSettings], PackableFormat]] = {
 }
 """Formats with one example per sequence, which can be packed."""
 
-FORMATS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {
-    **PACKABLE,
+STREAMS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {
     "segments": XLNetSegmentFormat,
     "stream": StreamFormat,
 }
+"""Formats whose sequences continue in the next batch; they read a corpus as one text."""
 
-__all__ = ["FORMATS", "ExampleFormat", "FormatSettings", "SpecialIds", "make_format"]
+FORMATS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {**PACKABLE, **STREAMS}
+
+__all__ = ["FORMATS", "STREAMS", "ExampleFormat", "FormatSettings", "SpecialIds", "make_format"]
 
 
 def make_format(

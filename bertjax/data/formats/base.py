@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from bertjax.data.corpus import Corpus
-from bertjax.data.counter_rng import IntArray
+from bertjax.data.corpus import Corpus, CorpusSplit
+from bertjax.data.counter_rng import FloatArray, IntArray
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -63,36 +64,54 @@ class FormatSettings:
     max_examples: int = 1
 
 
-class ExampleFormat(Protocol):
+class ExampleFormat(abc.ABC):
     """Corpus seen as epochs of sequences; the methods are pure functions of their arguments."""
 
     settings: FormatSettings
 
+    @abc.abstractmethod
     def num_sequences(self, epoch: int) -> int:
-        """Returns the sequences of an epoch; epochs equal modulo `dupe_factor` have the same, in another order."""
-        ...
+        """Returns the sequences of an epoch; epochs equal modulo `num_draws` have the same, in another order."""
 
+    @abc.abstractmethod
     def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         """Returns the sequences `indices` int64 [n] of an epoch, in the layout of `bertjax.types.Batch`."""
-        ...
 
     def plan_ahead(self, epoch: int) -> None:
-        """Starts planning an epoch in the background."""
-        ...
-
-
-class PackableFormat(ExampleFormat, Protocol):
-    """Format with one example per sequence, numbered from 0."""
+        """Starts planning an epoch in the background, where there is something to plan."""
+        return
 
     @property
     def num_draws(self) -> int:
         """Epochs after which the same examples occur again."""
-        ...
+        return self.settings.dupe_factor
 
+    @property
+    def kind(self) -> type:
+        """Class that sources of one mixture must share."""
+        return type(self)
+
+    def has_sequence(self, epoch: int, index: int) -> bool:
+        """Returns whether an epoch has more than `index` sequences."""
+        return index < self.num_sequences(epoch)
+
+    def estimated_sequences(self, epoch: int) -> int:
+        """Returns the sequences of an epoch; of a corpus in many shards, estimated from the first ones."""
+        return self.num_sequences(epoch)
+
+    def shard_positions(self, epoch: int, indices: IntArray) -> FloatArray | None:
+        """Returns for each sequence the position of its shard among those read together, in [0, 1); None for one."""
+        return None
+
+
+class PackableFormat(ExampleFormat):
+    """Format with one example per sequence, numbered from 0."""
+
+    @abc.abstractmethod
     def lengths(self, epoch: int) -> np.ndarray:
         """Returns the tokens of every example of an epoch, int [examples], special tokens included."""
-        ...
 
+    @abc.abstractmethod
     def examples(self, epoch: int, numbers: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
         """Returns sequences of several examples.
 
@@ -101,16 +120,18 @@ class PackableFormat(ExampleFormat, Protocol):
             numbers: Examples, in order.
             counts: Number of examples per sequence.
         """
-        ...
 
 
 class EpochPlanCache(Generic[Key, Value]):
-    """Values of the two keys used last; each is made once, even if several threads request it at a time."""
+    """Values of the keys used last; each is made once, even if several threads request it at a time.
 
-    SIZE = 2  # the current epoch and the next
+    Args:
+        make: Makes the value of a key.
+        size: Number of values; 2 are the current epoch and the next.
+    """
 
-    def __init__(self, make: Callable[[Key], Value]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[Key], Value], size: int = 2) -> None:
+        self._make, self._size = make, size
         self._futures: OrderedDict[Key, Future[Value]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -134,7 +155,7 @@ class EpochPlanCache(Generic[Key, Value]):
             if future is None:
                 future = self._futures[key] = Future()
             self._futures.move_to_end(key)
-            while len(self._futures) > self.SIZE:
+            while len(self._futures) > self._size:
                 self._futures.popitem(last=False)
             return future, is_new
 
@@ -261,11 +282,22 @@ def _segments_and_positions(
     return {"segment_ids": segments * is_token, "position_ids": (columns - latest) * is_token}
 
 
-def example_ids(corpus: Corpus, starts: IntArray) -> np.ndarray:
+def merge_sequences(parts: Iterable[tuple[np.ndarray, dict[str, np.ndarray]]], count: int) -> dict[str, np.ndarray]:
+    """Returns `count` sequences from parts, each with the bool [count] that says which of them it holds, in order."""
+    merged: dict[str, np.ndarray] = {}
+    for chosen, part in parts:
+        for name, array in part.items():
+            if name not in merged:
+                merged[name] = np.empty((count, *array.shape[1:]), array.dtype)
+            merged[name][chosen] = array
+    return merged
+
+
+def example_ids(corpus: Corpus | CorpusSplit, starts: IntArray) -> np.ndarray:
     """Returns the ids uint32 [n] of the examples that begin at these tokens, the same in every epoch.
 
     They are distinct within a corpus of up to 2**32 tokens, and shifted by the digest of the corpus, so that the
     sources of a mixture, which all begin at token 0, have different ids.
     """
     shift = int.from_bytes(hashlib.sha256(corpus.digest.encode()).digest()[:4], "little")
-    return ((starts + shift) & 0xFFFFFFFF).astype(np.uint32)
+    return ((starts + (corpus.first_token + shift)) & 0xFFFFFFFF).astype(np.uint32)

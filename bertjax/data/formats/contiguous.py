@@ -13,7 +13,14 @@ import numpy as np
 
 from bertjax.data.corpus import Corpus, offsets
 from bertjax.data.counter_rng import IntArray, permutation
-from bertjax.data.formats.base import EpochPlanCache, FormatSettings, TokenSource, assemble_sequences, example_ids
+from bertjax.data.formats.base import (
+    EpochPlanCache,
+    FormatSettings,
+    PackableFormat,
+    TokenSource,
+    assemble_sequences,
+    example_ids,
+)
 from bertjax.data.formats.xlnet_segments import DocumentStream
 from bertjax.errors import UserError
 
@@ -23,7 +30,7 @@ WALK_WINDOW = 1 << 20
 """Sentences that are walked through together: bounds memory, and changes nothing."""
 
 
-class ContiguousFormat(abc.ABC):
+class ContiguousFormat(PackableFormat):
     """Examples [CLS] slice [SEP]; a subclass defines the slices of `text`.
 
     `name` goes into messages and into the random order.
@@ -36,10 +43,6 @@ class ContiguousFormat(abc.ABC):
         self.settings = settings
         self._corpus, self._text, self._name = corpus, text, name
         self._orders: EpochPlanCache[int, IntArray] = EpochPlanCache(self._order)
-
-    @abc.abstractmethod
-    def num_sequences(self, epoch: int) -> int:
-        """Returns the examples of an epoch."""
 
     @abc.abstractmethod
     def slices(self, numbers: IntArray) -> tuple[IntArray, IntArray]:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from bertjax.data.counter_rng import IntArray
-from bertjax.data.formats.base import EpochPlanCache, PackableFormat
+from bertjax.data.formats.base import EpochPlanCache, ExampleFormat, PackableFormat
 from bertjax.data.packing import PackPlan, count_packed_sequences, plan_packing
 
 
-class PackedFormat:
+class PackedFormat(ExampleFormat):
     """Sequences of up to `settings.max_examples` examples each; every epoch packs them in another way.
 
     Attention, positions and losses separate the examples of a sequence by `segment_ids` and `example_positions`: the
@@ -31,11 +31,15 @@ class PackedFormat:
         self._plans: EpochPlanCache[int, PackPlan] = EpochPlanCache(self._plan)
 
     def num_sequences(self, epoch: int) -> int:
-        draw = epoch % self.unpacked.num_draws
+        draw = epoch % self.num_draws
         with self._lock:
             if draw not in self._counts:
                 self._counts[draw] = count_packed_sequences(self.unpacked.lengths(draw), **self._limits)
             return self._counts[draw]
+
+    @property
+    def num_draws(self) -> int:
+        return self.unpacked.num_draws
 
     def plan_ahead(self, epoch: int) -> None:
         self._plans.start(epoch)

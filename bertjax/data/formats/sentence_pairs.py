@@ -17,7 +17,14 @@ import numpy as np
 
 from bertjax.data.corpus import Corpus
 from bertjax.data.counter_rng import CounterRng, IntArray, binomial_half, bits_to_integers, permutation
-from bertjax.data.formats.base import EpochPlanCache, FormatSettings, assemble_sequences, example_ids, pad_examples
+from bertjax.data.formats.base import (
+    EpochPlanCache,
+    FormatSettings,
+    PackableFormat,
+    assemble_sequences,
+    example_ids,
+    pad_examples,
+)
 from bertjax.errors import UserError
 
 SPECIALS = 3  # [CLS], [SEP], [SEP]
@@ -46,7 +53,7 @@ class PairPlan:
         return len(self.a_start)
 
 
-class PairFormat:
+class PairFormat(PackableFormat):
     """One example per sequence, [CLS] A [SEP] B [SEP], with `pair_labels` 0 where B follows A.
 
     With `rule` "nsp" B is random text for half of the pairs and wherever there is only one sentence; with "sop" B is
@@ -78,10 +85,6 @@ class PairFormat:
     def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         plan, order = self._orders.get(epoch)
         return self._assemble(plan, epoch, order[indices], np.ones(len(indices), np.int64))
-
-    @property
-    def num_draws(self) -> int:
-        return self.settings.dupe_factor
 
     def lengths(self, epoch: int) -> np.ndarray:
         plan = self._plans.get(epoch % self.settings.dupe_factor)

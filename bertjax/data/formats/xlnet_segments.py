@@ -14,7 +14,7 @@ import numpy as np
 
 from bertjax.data.corpus import Corpus
 from bertjax.data.counter_rng import CounterRng, IntArray, UInt64Array, bits_to_integers
-from bertjax.data.formats.base import FormatSettings, example_ids
+from bertjax.data.formats.base import ExampleFormat, FormatSettings, example_ids
 from bertjax.data.formats.sentence_pairs import truncate_lengths
 from bertjax.errors import UserError
 
@@ -177,7 +177,7 @@ class StreamLayout:
         return fields | ({"backward": reader.backward} if self.settings.bi_data else {})
 
 
-class StreamFormat:
+class StreamFormat(ExampleFormat):
     """Plain text: every sequence is the next `seq_len` tokens of its stream."""
 
     def __init__(self, corpus: Corpus, settings: FormatSettings) -> None:
@@ -187,9 +187,6 @@ class StreamFormat:
     def num_sequences(self, epoch: int) -> int:
         return self._layout.num_sequences
 
-    def plan_ahead(self, epoch: int) -> None:
-        """Does nothing: sequences follow the order of the text."""
-
     def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         reader, steps = self._layout.find(indices)
         ids, _ = _read_slices(reader, [(steps, np.full_like(steps, self.settings.seq_len))], self.settings.seq_len)
@@ -197,7 +194,7 @@ class StreamFormat:
         return {"input_ids": ids, "token_type_ids": np.zeros_like(ids)} | fields
 
 
-class XLNetSegmentFormat:
+class XLNetSegmentFormat(ExampleFormat):
     """Sequences of XLNet: `reuse_len` tokens that the next sequence does not repeat, then A [SEP] B [SEP] [CLS].
 
     A begins where the reused tokens end. B follows A half of the time, otherwise it is text from anywhere in the
@@ -216,9 +213,6 @@ class XLNetSegmentFormat:
 
     def num_sequences(self, epoch: int) -> int:
         return self._layout.num_sequences
-
-    def plan_ahead(self, epoch: int) -> None:
-        """Does nothing: sequences follow the order of the text, and segments are drawn with the batch."""
 
     def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         settings = self.settings

@@ -1,0 +1,227 @@
+"""Sequences of a corpus in many shards, with memory for a few of them.
+
+An epoch reads the shards in random order, `group_size` at a time. The sequences of a group come from all of its shards
+in an even order, and those of a shard in random order; both are computed, not stored. Only the number of sequences of
+every shard is, and only of those that were read so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.data.corpus import Corpus, CorpusSplit
+from bertjax.data.counter_rng import FloatArray, IntArray, permutation
+from bertjax.data.formats.base import EpochPlanCache, ExampleFormat, merge_sequences
+from bertjax.data.mixture import EvenMixture
+from bertjax.io.atomic import atomic_file
+
+
+class _Group(NamedTuple):
+    """Shards that are read together, and the order of their sequences."""
+
+    shards: IntArray
+    order: EvenMixture
+
+    def locate(self, indices: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the shards of sequences, as indices into `shards`, and their indices in the shards."""
+        return self.order.locate(indices)
+
+
+class ShardedFormat(ExampleFormat):
+    """Epochs of sequences of a corpus in shards; each shard is a corpus of its own for the format `make` makes."""
+
+    def __init__(
+        self,
+        corpus: CorpusSplit,
+        make: Callable[[Corpus], ExampleFormat],
+        *,
+        group_size: int,
+        counts_file: Path | None = None,
+    ) -> None:
+        """Opens the first shard.
+
+        Args:
+            corpus: Split of a prepared corpus.
+            make: Makes the format of a shard.
+            group_size: Shards that are read together.
+            counts_file: Remembers the sequences of every shard, so that a resumed run need not count them again.
+        """
+        self._shards, self._group_size = corpus.shards, group_size
+        self._formats: EpochPlanCache[int, ExampleFormat] = EpochPlanCache(
+            lambda number: make(corpus.open(number, number + 1)), 2 * group_size
+        )
+        first = self._formats.get(0)
+        self.settings, self._kind, self._num_draws = first.settings, first.kind, first.num_draws
+        self._counts = SequenceCounts(self._num_draws, len(corpus.shards), counts_file)
+        self._orders: EpochPlanCache[int, _ShardOrder] = EpochPlanCache(self._order)
+        self._groups: EpochPlanCache[tuple[int, int], _Group] = EpochPlanCache(self._group, 4)
+        self._planned: EpochPlanCache[tuple[int, int], None] = EpochPlanCache(self._plan, 4)
+        self._slots: set[int] = set()  # shards of a group that this process reads
+
+    @property
+    def num_draws(self) -> int:
+        return self._num_draws
+
+    @property
+    def kind(self) -> type:
+        return self._kind
+
+    def num_sequences(self, epoch: int) -> int:
+        return self._orders.get(epoch).num_sequences()
+
+    def has_sequence(self, epoch: int, index: int) -> bool:
+        return self._orders.get(epoch).has_sequence(index)
+
+    def estimated_sequences(self, epoch: int) -> int:
+        """Returns the sequences of the first shards, times what share of the tokens they have."""
+        sample = range(min(len(self._shards), self._group_size))
+        tokens = sum(self._shards[number].tokens for number in sample)
+        count = sum(self._count(epoch % self.num_draws, number) for number in sample)
+        return round(count * (sum(shard.tokens for shard in self._shards) / max(tokens, 1)))
+
+    def plan_ahead(self, epoch: int) -> None:
+        self._planned.start((epoch, 0))
+
+    def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
+        order = self._orders.get(epoch)
+        groups, within = order.locate(indices)
+
+        shards, index = np.empty_like(indices), np.empty_like(indices)
+        for number in np.unique(groups).tolist():
+            here, group = groups == number, self._groups.get((epoch, number))
+            slots, index[here] = group.locate(within[here])
+            shards[here] = group.shards[slots]
+            self._slots |= set(slots.tolist())
+        latest = int(groups.max())
+        if order.is_past_half(latest, int(within[groups == latest].max())):
+            self._planned.start((epoch, latest + 1))
+        chosen = ((shards == shard, shard) for shard in np.unique(shards).tolist())
+        parts = ((here, self._formats.get(shard).sequences(epoch, index[here])) for here, shard in chosen)
+        return merge_sequences(parts, len(indices))
+
+    def shard_positions(self, epoch: int, indices: IntArray) -> FloatArray:
+        groups, within = self._orders.get(epoch).locate(indices)
+        positions = np.zeros(len(indices))
+        for number in np.unique(groups).tolist():
+            group = self._groups.get((epoch, number))
+            positions[groups == number] = group.locate(within[groups == number])[0] / len(group.shards)
+        return positions
+
+    def _count(self, draw: int, shard: int) -> int:
+        if (count := self._counts.get(draw, shard)) is None:
+            count = self._formats.get(shard).num_sequences(draw)
+            self._counts.add(draw, shard, count)
+        return count
+
+    def _order(self, epoch: int) -> _ShardOrder:
+        shards = permutation(len(self._shards), "order of shards", self.settings.seed, epoch)
+        return _ShardOrder(shards, self._group_size, lambda shard: self._count(epoch % self.num_draws, shard))
+
+    def _group(self, key: tuple[int, int]) -> _Group:
+        epoch, number = key
+        shards = self._orders.get(epoch).shards(number)
+        counts = np.array([self._count(epoch % self.num_draws, shard) for shard in shards.tolist()])
+        self._counts.save()
+        return _Group(shards[counts > 0], EvenMixture(counts[counts > 0].tolist()))
+
+    def _plan(self, key: tuple[int, int]) -> None:
+        """Opens and plans the shards of a group that this process will read."""
+        epoch, number = key
+        order = self._orders.get(epoch)
+        if number >= order.num_groups:
+            return
+        shards = self._groups.get(key).shards
+        for slot in sorted(self._slots):
+            if slot < len(shards):
+                self._formats.get(int(shards[slot])).plan_ahead(epoch)
+
+
+class _ShardOrder:
+    """Shards of an epoch in order, divided into groups whose sequences are counted when they are reached."""
+
+    def __init__(self, shards: IntArray, group_size: int, count: Callable[[int], int]) -> None:
+        self._shards, self._group_size, self._count = shards, group_size, count
+        self._begins = [0]
+        self._lock = threading.Lock()
+
+    @property
+    def num_groups(self) -> int:
+        return -(-len(self._shards) // self._group_size)
+
+    def shards(self, group: int) -> IntArray:
+        """Returns the shards of a group."""
+        return self._shards[group * self._group_size : (group + 1) * self._group_size]
+
+    def num_sequences(self) -> int:
+        """Returns the sequences of the epoch; counts those of all shards."""
+        self.has_sequence(np.iinfo(np.int64).max)
+        return self._begins[-1]
+
+    def has_sequence(self, index: int) -> bool:
+        """Returns whether there are more than `index` sequences; counts as many groups as needed."""
+        with self._lock:
+            while self._begins[-1] <= index and len(self._begins) <= self.num_groups:
+                count = sum(self._count(shard) for shard in self.shards(len(self._begins) - 1).tolist())
+                self._begins.append(self._begins[-1] + count)
+            return index < self._begins[-1]
+
+    def locate(self, indices: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the groups int64 [n] of sequences of the epoch, and their indices in the groups."""
+        if not self.has_sequence(int(indices.max())):
+            raise ValueError(f"the epoch has {self._begins[-1]} sequences, and not number {indices.max()}")
+        begins = np.array(self._begins)
+        groups = np.searchsorted(begins, indices, side="right") - 1
+        return groups, indices - begins[groups]
+
+    def is_past_half(self, group: int, index: int) -> bool:
+        """Returns whether a sequence of a counted group is in its second half."""
+        return 2 * index > self._begins[group + 1] - self._begins[group]
+
+
+class SequenceCounts:
+    """Number of sequences of every shard and draw, remembered in a file."""
+
+    def __init__(self, num_draws: int, num_shards: int, file: Path | None = None) -> None:
+        """Reads the file if it is there.
+
+        Args:
+            num_draws: Epochs after which the same examples occur again.
+            num_shards: Number of shards.
+            file: Where the counts are remembered; None: nowhere.
+        """
+        self._counts = np.full((num_draws, num_shards), -1, np.int64)
+        self._file, self._is_new = file, False
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            if file is not None and (known := np.load(file, allow_pickle=False)).shape == self._counts.shape:
+                self._counts = known.astype(np.int64)
+
+    def get(self, draw: int, shard: int) -> int | None:
+        """Returns the sequences of a shard, None if they were not counted yet."""
+        count = int(self._counts[draw, shard])
+        return None if count < 0 else count
+
+    def add(self, draw: int, shard: int, count: int) -> None:
+        """Adds a count.
+
+        Args:
+            draw: Epoch modulo the number of draws.
+            shard: Number of the shard.
+            count: Its sequences.
+        """
+        self._counts[draw, shard], self._is_new = count, True
+
+    def save(self) -> None:
+        """Writes the file if there are new counts; a folder that cannot be written costs only time."""
+        if self._file is None or not self._is_new:
+            return
+        self._is_new = False
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(self._file) as file:
+                np.save(file, self._counts)
