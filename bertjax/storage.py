@@ -11,12 +11,14 @@ import errno
 import fnmatch
 import functools
 import glob
+import hashlib
 import io
 import logging
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,13 @@ def local_path(path: str | os.PathLike[str]) -> str:
     """Returns a path without file://, and with the home folder for ~."""
     text = os.fspath(path)
     return os.path.expanduser(re.sub(r"^file:(//)?(?=/)", "", text))
+
+
+def copy_folder(url: str | os.PathLike[str]) -> Path:
+    """Returns the local folder of the copy of a URL, in $XDG_CACHE_HOME or ~/.cache; it need not exist."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertjax" / "stores"
+    readable = re.sub(r"[^\w.-]+", "-", to_url(url))[-80:].strip("-")
+    return cache / f"{readable}-{hashlib.sha256(to_url(url).encode()).hexdigest()[:12]}"
 
 
 def filesystem(url: str) -> Any:

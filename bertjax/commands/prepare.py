@@ -18,6 +18,7 @@ def run(options: argparse.Namespace) -> None:
 
     cfg = options.config
     prepared = from_config.prepare(cfg)
+    from_config.count_sequences(cfg, prepared)
     pipeline = from_config.training_pipeline(cfg, prepared)
     for name, corpus in prepared.training.items():
         size = corpus.splits["train"]

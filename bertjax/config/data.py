@@ -126,7 +126,8 @@ class DataConfig(Settings, group="data"):
         "~/.cache/bertjax",
         path=True,
         resume=True,
-        help="Directory of tokenizers and tokenized corpora, named by their content and shared by all runs.",
+        help="Directory, or URL in an object store, of tokenizers and tokenized corpora, named by their content and "
+        "shared by all runs.",
     )
 
     def check(self) -> None:
@@ -139,10 +140,6 @@ class DataConfig(Settings, group="data"):
                 f"data.eval_fraction must lie in (0, 1), not {self.eval_fraction}; or set data.eval_sources"
             )
         require_regular_file(os.path.expanduser(self.tokenizer), "data.tokenizer")
-        if "://" in self.cache_dir:
-            raise UserError(
-                f"data.cache_dir={self.cache_dir} must be a directory on a disk: prepared text is read at random"
-            )
         if self.token_pattern is not None and self.tokenizer != "wordlevel":
             raise UserError(f"data.token_pattern is for data.tokenizer=wordlevel, not for {self.tokenizer}; remove it")
         is_remote = self.tokenizer.startswith("hub:") or "://" in self.tokenizer

@@ -24,6 +24,7 @@ from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, check_source, parse_source
 from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.errors import UserError
+from bertjax.storage import copy_folder, is_url
 
 
 def checked_config(
@@ -129,7 +130,9 @@ def eval_sources(cfg: ConfigDict) -> list[Source]:
 
 
 def cache_folder(cfg: ConfigDict) -> Path:
-    """Returns the absolute path of `data.cache_dir`."""
+    """Returns the absolute path of `data.cache_dir`, of a URL that of its local copy."""
+    if is_url(cfg.data.cache_dir):
+        return copy_folder(cfg.data.cache_dir)
     return Path(cfg.data.cache_dir).expanduser().absolute()
 
 

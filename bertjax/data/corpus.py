@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.data.counter_rng import IntArray
+from bertjax.data.text_store import open_downloads
 from bertjax.errors import UserError, one_line
 
 FORMAT_VERSION = 2  # raise it when the files or the way of tokenizing change: old folders are then made again
@@ -92,6 +93,7 @@ class CorpusSplit:
         self.shards, self.counts, self.size = tuple(shards), counts, size
         self.folder = (folder / shards[0].file).parent
         self._begins = offsets([shard.tokens for shard in shards])
+        self._downloads = open_downloads(folder)
 
     @property
     def digest(self) -> str:
@@ -106,23 +108,35 @@ class CorpusSplit:
         """Returns the first token with this id, None if there is none; opens all shards."""
         return self.open().find(value)
 
-    def open(self, first: int = 0, stop: int | None = None) -> Corpus:
+    def open(self, first: int = 0, stop: int | None = None, *, verify: bool = True) -> Corpus:
         """Opens consecutive shards as one corpus, memory-mapped.
 
         Args:
             first, stop: Range of shards; all by default.
+            verify: Compare the digests, which reads all bytes.
 
         Raises:
             UserError: A file is missing or damaged.
         """
         chosen = range(len(self.shards))[first:stop]
         try:
-            tables = [_read_shard(self.folder.parent, self.shards[number]) for number in chosen]
+            tables = [self._read(self.shards[number], verify) for number in chosen]
             ids, lengths, sentences = (_flattened(arrays) for arrays in zip(*tables, strict=True))
         except Exception as error:
+            if isinstance(error, OSError) and error.filename is not None:  # pyarrow's for damage name no file
+                raise UserError(f"{error.filename} cannot be read: {error.strerror or error}") from error
             raise _damaged(self.folder.parent, one_line(error)) from error
         document_sentences, begin = offsets(_concatenate(sentences)), int(self._begins[first])
         return Corpus(ids, _concatenate(lengths), document_sentences, self.counts, self.digest, self.folder, begin)
+
+    def _read(self, shard: CorpusShard, verify: bool) -> tuple[list[np.ndarray], ...]:
+        if self._downloads is not None:
+            try:
+                self._downloads.fetch(shard.file)
+                return _read_shard(self.folder.parent, shard, verify)
+            except FileNotFoundError:  # another process of this host has deleted it meanwhile
+                self._downloads.fetch(shard.file)
+        return _read_shard(self.folder.parent, shard, verify)
 
 
 def _flattened(arrays: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
@@ -236,7 +250,10 @@ def find_damage(folder: Path) -> str | None:
         meta = read_meta(folder)
         if meta["format_version"] != FORMAT_VERSION:
             return f"format {meta['format_version']}, this program reads {FORMAT_VERSION}"
+        downloaded = open_downloads(folder) is not None
         for name, size in meta["files"].items():
+            if downloaded and name.endswith(".arrow") and not (folder / name).exists():
+                continue
             actual = (folder / name).stat().st_size
             if actual != size:
                 return f"{name} has {actual} bytes instead of {size}"
@@ -247,12 +264,12 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def _read_shard(folder: Path, shard: CorpusShard) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+def _read_shard(folder: Path, shard: CorpusShard, verify: bool) -> tuple[list[np.ndarray], ...]:
     """Returns the token ids, sentence lengths and numbers of sentences of its record batches, memory-mapped."""
     import pyarrow as pa
 
     path = folder / shard.file
-    if _file_digest(str(path), path.stat().st_mtime_ns) != shard.sha256:
+    if verify and _file_digest(str(path), path.stat().st_mtime_ns) != shard.sha256:
         raise ValueError(f"{shard.file} has other bytes than were written")
     table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
     for name in ("input_ids", "sentence_lengths"):

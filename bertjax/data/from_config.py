@@ -21,6 +21,7 @@ from bertjax.config.fields import read_group, settings_of
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import objective_class, require_pretraining
+from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.config.phases import list_phases
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, source_entries
@@ -28,9 +29,10 @@ from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
+from bertjax.data.text_store import fetch_folder, publish_folder
 from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
-from bertjax.storage import entry_of, is_url
+from bertjax.storage import entry_of, is_url, to_url
 from bertjax.types import Batch, Vocabulary
 
 if TYPE_CHECKING:
@@ -107,6 +109,8 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
         bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
         tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
         return complete_tokenizer(tokenizer, cfg, say)
+    url = _stored(cfg, "tokenizers", folder.name)
+    is_stored = url is not None and fetch_folder(url, folder, "bertjax_tokenizer.json")
     if not folder.exists():
         say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")
         tokenizer = train_tokenizer(
@@ -120,7 +124,14 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
         if tokenizer.size < data.vocab_size:
             say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} tokens")
         save_tokenizer(tokenizer, folder)
+    if url is not None and not is_stored:
+        publish_folder(url, folder, "bertjax_tokenizer.json")
     return complete_tokenizer(load_tokenizer(folder), cfg, say)
+
+
+def _stored(cfg: ConfigDict, *names: str) -> str | None:
+    """Returns the URL of a folder of `data.cache_dir`; None where that is on a disk."""
+    return "/".join((to_url(cfg.data.cache_dir), *names)) if is_url(cfg.data.cache_dir) else None
 
 
 def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:
@@ -175,6 +186,18 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
     return PhasedPipeline(phases, share or all_sequences)
 
 
+def count_sequences(cfg: ConfigDict, prepared: Prepared) -> None:
+    """Counts the sequences of all shards of corpora in several, so that no host opens one only to count them."""
+    from bertjax.data.corpus import open_corpus
+    from bertjax.data.sharded_format import ShardedFormat
+
+    if any(len(open_corpus(corpus.folder)["train"].shards) > 1 for corpus in prepared.training.values()):
+        training_pipeline(cfg, prepared)
+        for form in prepared.formats.values():
+            if isinstance(form, ShardedFormat):
+                form.count_all()
+
+
 def eval_sets(cfg: ConfigDict, prepared: Prepared, share: ProcessShare | None = None) -> dict[str, list[Batch]]:
     """Returns held-out batches of every source: the same examples for every seed, so that runs are comparable.
 
@@ -225,8 +248,8 @@ def _example_format(
     cfg: ConfigDict, prepared: Prepared, corpus: CorpusSplit, digest: str, batch_size: int, seed: int
 ) -> ExampleFormat:
     """Returns the format of one corpus, equal for equal settings, so that phases share what it holds in memory."""
-    from bertjax.data.formats import STREAMS, make_format
-    from bertjax.data.sharded_format import ShardedFormat
+    from bertjax.data.formats import make_format
+    from bertjax.data.sharded_format import SequenceCounts, ShardedFormat
 
     data = cfg.data
     settings: dict[str, Any] = {
@@ -239,7 +262,7 @@ def _example_format(
         "pack_window": data.pack_window,
         "max_examples": read_group(cfg, DataConfig).max_examples,
     }
-    if data.example_format in STREAMS:
+    if data.example_format in STREAM_FORMATS:
         settings |= {
             "batch_size": batch_size,
             "reuse_len": reuse_len(cfg),
@@ -252,11 +275,12 @@ def _example_format(
         def make(part: Corpus) -> ExampleFormat:
             return make_format(data.example_format, part, special_ids=prepared.vocabulary, **settings)
 
-        if data.example_format in STREAMS or len(corpus.shards) == 1:
+        if data.example_format in STREAM_FORMATS or len(corpus.shards) == 1:
             prepared.formats[key] = make(corpus.open())
         else:
-            counts = parse.cache_folder(cfg) / "sequences" / f"{key}.npy"
-            prepared.formats[key] = ShardedFormat(corpus, make, group_size=data.shuffle_shards, counts_file=counts)
+            file = parse.cache_folder(cfg) / "sequences" / f"{key}.npy"
+            counts = SequenceCounts(file, _stored(cfg, "sequences", file.name))
+            prepared.formats[key] = ShardedFormat(corpus, make, group_size=data.shuffle_shards, counts=counts)
     return prepared.formats[key]
 
 
@@ -332,19 +356,23 @@ def sequences_if_prepared(cfg: ConfigDict) -> int | None:
 def _prepare_one(
     cfg: ConfigDict, source: Source, tokenizer: Tokenizer, eval_fraction: float, say: LogFunction
 ) -> PreparedCorpus:
-    from bertjax.data.prepare import prepare_corpus
+    from bertjax.data.prepare import corpus_digest, prepare_corpus
     from bertjax.data.progress import TokenizingProgress
     from bertjax.data.sentence_splitter import split_sentences
 
+    content, recipe = content_digest(source, cfg), _recipe(cfg, eval_fraction)
+    digest = corpus_digest(content, tokenizer.digest, recipe)
+    url = _stored(cfg, "corpora", digest)
+    is_stored = url is not None and fetch_folder(url, parse.cache_folder(cfg) / "corpora" / digest, "meta.json")
     reading = DocumentStats()
     with TokenizingProgress(source, reading, say) as progress:
         corpus = prepare_corpus(
             iter_documents(source, cfg.data.encoding_errors, reading),
             source_name=source.text,
-            source_digest=content_digest(source, cfg),
+            source_digest=content,
             tokenizer=tokenizer,
             split_sentences=split_sentences,
-            recipe=_recipe(cfg, eval_fraction),
+            recipe=recipe,
             is_held_out=is_held_out,
             cache_dir=parse.cache_folder(cfg) / "corpora",
             workers=cfg.data.workers or _cores(),
@@ -352,6 +380,8 @@ def _prepare_one(
             progress=progress,
             read_facts=reading.facts,
         )
+    if url is not None and not is_stored:
+        publish_folder(url, corpus.folder, "meta.json")
     if not corpus.reused:
         parts = [
             f"{size.tokens:,} tokens in {size.documents:,} documents ({split})"

@@ -8,18 +8,22 @@ every shard is, and only of those that were read so far.
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.corpus import Corpus, CorpusSplit
+from bertjax.data.corpus import Corpus, CorpusSplit, offsets
 from bertjax.data.counter_rng import FloatArray, IntArray, permutation
 from bertjax.data.formats.base import EpochPlanCache, ExampleFormat, merge_sequences
 from bertjax.data.mixture import EvenMixture
 from bertjax.io.atomic import atomic_file
+from bertjax.io.store import Store
 
 
 class _Group(NamedTuple):
@@ -42,27 +46,29 @@ class ShardedFormat(ExampleFormat):
         make: Callable[[Corpus], ExampleFormat],
         *,
         group_size: int,
-        counts_file: Path | None = None,
+        counts: SequenceCounts | None = None,
     ) -> None:
-        """Opens the first shard.
+        """Opens nothing.
 
         Args:
             corpus: Split of a prepared corpus.
             make: Makes the format of a shard.
             group_size: Shards that are read together.
-            counts_file: Remembers the sequences of every shard, so that a resumed run need not count them again.
+            counts: What earlier runs have counted.
         """
         self._shards, self._group_size = corpus.shards, group_size
+        self._open = lambda number, verify: make(corpus.open(number, number + 1, verify=verify))
         self._formats: EpochPlanCache[int, ExampleFormat] = EpochPlanCache(
-            lambda number: make(corpus.open(number, number + 1)), 2 * group_size
+            lambda number: self._open(number, True), 2 * group_size
         )
-        first = self._formats.get(0)
-        self.settings, self._kind, self._num_draws = first.settings, first.kind, first.num_draws
-        self._counts = SequenceCounts(self._num_draws, len(corpus.shards), counts_file)
+        empty = make(Corpus([], np.zeros(0, np.int32), offsets([]), corpus.counts, corpus.digest))
+        self.settings, self._kind, self._num_draws = empty.settings, empty.kind, empty.num_draws
+        self._counts = counts or SequenceCounts()
         self._orders: EpochPlanCache[int, _ShardOrder] = EpochPlanCache(self._order)
         self._groups: EpochPlanCache[tuple[int, int], _Group] = EpochPlanCache(self._group, 4)
         self._planned: EpochPlanCache[tuple[int, int], None] = EpochPlanCache(self._plan, 4)
         self._slots: set[int] = set()  # shards of a group that this process reads
+        self._is_planning = threading.Lock()
 
     @property
     def num_draws(self) -> int:
@@ -105,6 +111,13 @@ class ShardedFormat(ExampleFormat):
         parts = ((here, self._formats.get(shard).sequences(epoch, index[here])) for here, shard in chosen)
         return merge_sequences(parts, len(indices))
 
+    def count_all(self) -> None:
+        """Counts the sequences of all shards in the first epoch, several shards at a time."""
+        missing = [number for number in range(len(self._shards)) if self._counts.get(0, number) is None]
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            tuple(pool.map(lambda number: self._count(0, number), missing))
+        self._counts.save()
+
     def shard_positions(self, epoch: int, indices: IntArray) -> FloatArray:
         groups, within = self._orders.get(epoch).locate(indices)
         positions = np.zeros(len(indices))
@@ -115,7 +128,7 @@ class ShardedFormat(ExampleFormat):
 
     def _count(self, draw: int, shard: int) -> int:
         if (count := self._counts.get(draw, shard)) is None:
-            count = self._formats.get(shard).num_sequences(draw)
+            count = self._open(shard, False).num_sequences(draw)
             self._counts.add(draw, shard, count)
         return count
 
@@ -131,15 +144,17 @@ class ShardedFormat(ExampleFormat):
         return _Group(shards[counts > 0], EvenMixture(counts[counts > 0].tolist()))
 
     def _plan(self, key: tuple[int, int]) -> None:
-        """Opens and plans the shards of a group that this process will read."""
+        """Opens and plans the shards of a group that this process will read, unless another group is being planned."""
         epoch, number = key
-        order = self._orders.get(epoch)
-        if number >= order.num_groups:
+        if number >= self._orders.get(epoch).num_groups or not self._is_planning.acquire(blocking=False):
             return
-        shards = self._groups.get(key).shards
-        for slot in sorted(self._slots):
-            if slot < len(shards):
-                self._formats.get(int(shards[slot])).plan_ahead(epoch)
+        try:
+            shards = self._groups.get(key).shards
+            for slot in sorted(self._slots):
+                if slot < len(shards):
+                    self._formats.get(int(shards[slot])).sequences(epoch, np.zeros(1, np.int64))
+        finally:
+            self._is_planning.release()
 
 
 class _ShardOrder:
@@ -185,43 +200,52 @@ class _ShardOrder:
 
 
 class SequenceCounts:
-    """Number of sequences of every shard and draw, remembered in a file."""
+    """Number of sequences of shards by draw (the epoch modulo `num_draws`), remembered in a file.
 
-    def __init__(self, num_draws: int, num_shards: int, file: Path | None = None) -> None:
-        """Reads the file if it is there.
+    Args:
+        file: Where counts are remembered; None: nowhere.
+        url: Object with a copy of the file, for other hosts.
+    """
 
-        Args:
-            num_draws: Epochs after which the same examples occur again.
-            num_shards: Number of shards.
-            file: Where the counts are remembered; None: nowhere.
-        """
-        self._counts = np.full((num_draws, num_shards), -1, np.int64)
-        self._file, self._is_new = file, False
-        with contextlib.suppress(OSError, ValueError, EOFError):
-            if file is not None and (known := np.load(file, allow_pickle=False)).shape == self._counts.shape:
-                self._counts = known.astype(np.int64)
+    def __init__(self, file: Path | None = None, url: str | None = None) -> None:
+        self._file, self._url, self._is_new = file, url, False
+        self._counts: dict[tuple[int, int], int] = {}
+        for raw in self._stored():
+            with contextlib.suppress(ValueError, EOFError):
+                rows = np.load(io.BytesIO(raw), allow_pickle=False).astype(np.int64).reshape(-1, 3)
+                self._counts |= {(draw, shard): count for draw, shard, count in rows.tolist()}
 
     def get(self, draw: int, shard: int) -> int | None:
         """Returns the sequences of a shard, None if they were not counted yet."""
-        count = int(self._counts[draw, shard])
-        return None if count < 0 else count
+        return self._counts.get((draw, shard))
 
     def add(self, draw: int, shard: int, count: int) -> None:
-        """Adds a count.
+        """Adds the number of sequences of a shard.
 
         Args:
-            draw: Epoch modulo the number of draws.
+            draw: Epoch modulo `num_draws`.
             shard: Number of the shard.
             count: Its sequences.
         """
         self._counts[draw, shard], self._is_new = count, True
 
     def save(self) -> None:
-        """Writes the file if there are new counts; a folder that cannot be written costs only time."""
+        """Writes the file if there are new counts; where it cannot be written, they are counted again."""
         if self._file is None or not self._is_new:
             return
         self._is_new = False
+        rows = np.array([(*key, count) for key, count in sorted(self._counts.copy().items())], np.int64)
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(self._file) as file:
-                np.save(file, self._counts)
+                np.save(file, rows)
+            if self._url is not None:
+                Store(self._url).upload([(self._file, "")])
+
+    def _stored(self) -> Iterator[bytes]:
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                yield self._file.read_bytes()
+        with contextlib.suppress(OSError):
+            if self._url is not None:
+                yield Store(self._url).read("")

@@ -40,6 +40,7 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
 
     def describe() -> dict[str, Any]:
         made.append(from_config.prepare(cfg))
+        from_config.count_sequences(cfg, made[0])
         return _description(cfg, made[0])
 
     described = processes.run_on_first("the prepared text", describe)

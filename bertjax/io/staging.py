@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -31,7 +30,7 @@ from bertjax.errors import UserError
 from bertjax.io import atomic
 from bertjax.io.run_lock import LOCK, DirectoryInUseError, is_locked
 from bertjax.io.store import Store
-from bertjax.storage import ObjectInfo, is_url, to_url
+from bertjax.storage import ObjectInfo, copy_folder, is_url, to_url
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +57,7 @@ def local_copy(path: str | os.PathLike[str]) -> Path:
     if not is_url(path):
         return Path(path).expanduser()
     url = to_url(path)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertjax" / "stores"
-    readable = re.sub(r"[^\w.-]+", "-", url)[-80:].strip("-")
-    folder = cache / f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+    folder = copy_folder(url)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists():
         atomic.write_json(folder / MARKER, {"url": url, "files": {}})

@@ -39,15 +39,19 @@ def last_loss(workdir: Path) -> tuple[int, float]:
     return next((line["step"], line["train/loss"]) for line in reversed(lines) if "train/loss" in line)
 
 
-@pytest.mark.long  # tests/data/test_packed.py tests the batches themselves
-def test_a_packed_run_resumes_exactly(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long  # tests/data/test_packed.py and test_sharded_format.py test the batches themselves
+@pytest.mark.parametrize("shard_tokens", [1 << 26, 300])
+def test_a_packed_run_resumes_exactly(
+    lab: Lab, shard_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P1, P4, P8: in the first epoch, in the second and in the fourth; sequences are packed again in each."""
-    whole, stopped = lab.folder / "packed", lab.folder / "packed and stopped"
-    assert lab.run("pretrain", "--workdir", whole, *PACKED, *RARELY) == 0
+    whole, stopped = tmp_path / "packed", tmp_path / "packed and stopped"
+    shards = [f"--config.data.shard_tokens={shard_tokens}", "--config.data.shuffle_shards=2"]
+    assert lab.run("pretrain", "--workdir", whole, *PACKED, *RARELY, *shards) == 0
     for step in (1, 8, 17):
         with monkeypatch.context() as patch, pytest.raises(Crash):
             crash_after(patch, step)
-            lab.run("pretrain", "--workdir", stopped, *PACKED, *RARELY)
-    assert lab.run("pretrain", "--workdir", stopped, *PACKED, *RARELY) == 0
+            lab.run("pretrain", "--workdir", stopped, *PACKED, *RARELY, *shards)
+    assert lab.run("pretrain", "--workdir", stopped, *PACKED, *RARELY, *shards) == 0
     assert weights(whole) == weights(stopped)
     assert last_loss(whole) == last_loss(stopped)

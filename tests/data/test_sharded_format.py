@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from bertjax.data.corpus import Corpus, CorpusSplit, open_corpus
 from bertjax.data.formats import make_format
 from bertjax.data.pipeline import MixtureSource, Pipeline
 from bertjax.data.prepare import CorpusRecipe
-from bertjax.data.sharded_format import ShardedFormat
+from bertjax.data.sharded_format import SequenceCounts, ShardedFormat
 
 GROUP = 3
 
@@ -28,12 +30,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> CorpusSplit:
 
 
 def make(
-    corpus: CorpusSplit, name: str = "block", counts_file: Path | None = None, **settings: object
+    corpus: CorpusSplit, name: str = "block", counts: SequenceCounts | None = None, **settings: object
 ) -> ShardedFormat:
     options: dict[str, Any] = {"seq_len": 24, "seed": 1, "special_ids": tokenizer(), "dupe_factor": 2} | settings
-    return ShardedFormat(
-        corpus, functools.partial(make_format, name, **options), group_size=GROUP, counts_file=counts_file
-    )
+    return ShardedFormat(corpus, functools.partial(make_format, name, **options), group_size=GROUP, counts=counts)
 
 
 def pipeline_of(*formats: ShardedFormat, batch_size: int = 16) -> Pipeline:
@@ -123,23 +123,23 @@ def test_a_process_reads_its_rows_and_few_shards(corpus: CorpusSplit, processes:
 
 def test_counts_are_remembered(corpus: CorpusSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "sequences" / "counts.npy"
-    expected = pipeline_of(make(corpus, counts_file=file), batch_size=4)
+    expected = pipeline_of(make(corpus, counts=SequenceCounts(file)), batch_size=4)
     latest = expected.sequences_per_epoch["source0"] // 4 - 3
     for cursor in range(latest + 1):
         batch = expected.batch(cursor)
     opened: list[int] = []
     real = CorpusSplit.open
 
-    def open_shard(self: CorpusSplit, first: int, stop: int) -> Corpus:
+    def open_shard(self: CorpusSplit, first: int, stop: int, *, verify: bool = True) -> Corpus:
         opened.append(first)
-        return real(self, first, stop)
+        return real(self, first, stop, verify=verify)
 
     monkeypatch.setattr(CorpusSplit, "open", open_shard)
-    resumed = pipeline_of(make(corpus, counts_file=file), batch_size=4).batch(latest)
+    resumed = pipeline_of(make(corpus, counts=SequenceCounts(file)), batch_size=4).batch(latest)
     assert all(np.array_equal(resumed[name], batch[name]) for name in batch)
-    assert len(set(opened)) <= 1 + 2 * GROUP  # the first shard for the settings, and those of the group
+    assert len(set(opened)) <= 2 * GROUP  # those of the group, and the next ones
     file.write_bytes(file.read_bytes()[:-5])  # a damaged file is counted again
-    again = pipeline_of(make(corpus, counts_file=file), batch_size=4).batch(latest)
+    again = pipeline_of(make(corpus, counts=SequenceCounts(file)), batch_size=4).batch(latest)
     assert all(np.array_equal(again[name], batch[name]) for name in batch)
 
 
@@ -179,3 +179,26 @@ def test_batches_are_always_the_same(corpus: CorpusSplit) -> None:
         for name, array in sorted(pipeline.batch(cursor).items()):
             digest.update(name.encode() + array.astype(array.dtype.newbyteorder("<")).tobytes())
     assert digest.hexdigest()[:16] == "96ba796f2762fc47"
+
+
+@pytest.mark.parametrize("name", ["block", "nsp_pairs"])
+def test_shards_that_were_read_are_freed(corpus: CorpusSplit, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not when the garbage collector runs: their arrays are large."""
+    opened: list[weakref.ref[Corpus]] = []
+    real = CorpusSplit.open
+
+    def open_shard(self: CorpusSplit, *shards: int, verify: bool = True) -> Corpus:
+        result = real(self, *shards, verify=verify)
+        opened.append(weakref.ref(result))
+        return result
+
+    monkeypatch.setattr(CorpusSplit, "open", open_shard)
+    form = make(corpus, name, packing="best_fit", max_examples=4)
+    monkeypatch.setattr(form._planned, "start", lambda key: None)
+    gc.disable()
+    try:
+        for index in range(form.num_sequences(0)):
+            form.sequences(0, np.array([index]))
+        assert len(opened) > 3 * GROUP and sum(each() is not None for each in opened) <= 2 * GROUP + 1
+    finally:
+        gc.enable()

@@ -23,15 +23,13 @@ PACKABLE: dict[str, Callable[[Corpus, FormatSettings], PackableFormat]] = {
 }
 """Formats with one example per sequence, which can be packed."""
 
-STREAMS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {
+FORMATS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {
+    **PACKABLE,
     "segments": XLNetSegmentFormat,
     "stream": StreamFormat,
 }
-"""Formats whose sequences continue in the next batch; they read a corpus as one text."""
 
-FORMATS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {**PACKABLE, **STREAMS}
-
-__all__ = ["FORMATS", "STREAMS", "ExampleFormat", "FormatSettings", "SpecialIds", "make_format"]
+__all__ = ["FORMATS", "ExampleFormat", "FormatSettings", "SpecialIds", "make_format"]
 
 
 def make_format(

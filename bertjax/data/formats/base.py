@@ -5,7 +5,9 @@ from __future__ import annotations
 import abc
 import dataclasses
 import hashlib
+import inspect
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -126,12 +128,14 @@ class EpochPlanCache(Generic[Key, Value]):
     """Values of the keys used last; each is made once, even if several threads request it at a time.
 
     Args:
-        make: Makes the value of a key.
+        make: Makes the value of a key. A method is referenced weakly: without a cycle its owner
+            is freed as soon as nobody uses it.
         size: Number of values; 2 are the current epoch and the next.
     """
 
     def __init__(self, make: Callable[[Key], Value], size: int = 2) -> None:
-        self._make, self._size = make, size
+        self._make = weakref.WeakMethod(make) if inspect.ismethod(make) else lambda: make
+        self._size = size
         self._futures: OrderedDict[Key, Future[Value]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -161,7 +165,10 @@ class EpochPlanCache(Generic[Key, Value]):
 
     def _fulfil(self, key: Key, future: Future[Value]) -> None:
         try:
-            future.set_result(self._make(key))
+            make = self._make()
+            if make is None:
+                raise ReferenceError("the owner of this cache is gone")
+            future.set_result(make(key))
         except BaseException as error:
             with self._lock:
                 if self._futures.get(key) is future:
