@@ -47,7 +47,9 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
     if made:
         return made[0]
     folders = [described["tokenizer"], *described["training"].values(), *described["held_out"].values()]
-    is_shared = all(is_hub_name(folder) or is_url(folder) or Path(folder).exists() for folder in folders)
+    is_shared = not is_url(cfg.data.cache_dir) and all(
+        is_hub_name(folder) or is_url(folder) or Path(folder).exists() for folder in folders
+    )
     opened = _opened(cfg, described) if is_shared else from_config.prepare(cfg)
     if opened.digests != described["digests"]:
         raise UserError(

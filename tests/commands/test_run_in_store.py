@@ -158,23 +158,37 @@ def test_killed_on_one_host_and_resumed_on_another_it_is_the_same_run(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("text", ["~/text", "s3://bucket/text"])
 def test_two_hosts_train_without_a_shared_disk(
-    lab: Lab, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, s3: dict[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed together, one of them replaced; with sharded parameters, whose checkpoints the first one collects."""
+    """Killed together, one of them replaced; with sharded parameters, whose checkpoints the first one collects.
+
+    Their text is prepared by each or, in the store, once, and then each host reads its shards.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    url, pair = "s3://bucket/pair", start(lab, tmp_path, "s3://bucket/pair", 2)
+    url = f"s3://bucket/pair-{tmp_path.name}"
+    settings = [f"--config.data.cache_dir={text}", "--config.data.shard_tokens=200", "--config.data.shuffle_shards=4"]
+    pair = start(lab, tmp_path, url, 2, *settings)
     store = Store(url)
     wait_for(lambda: "checkpoints/6/bertjax.json" in store.list(), *pair)
     for process in pair:
         process.send_signal(signal.SIGKILL)
         process.communicate()
     shutil.rmtree(tmp_path / "host1")
-    outputs = ended(start(lab, tmp_path, url, 2))
+    outputs = ended(start(lab, tmp_path, url, 2, *settings))
     assert "resuming at step" in outputs[0]
-    ended(start(lab, tmp_path, tmp_path / "local", 1))
+    if text != "~/text":
+        shards = [shards_of(tmp_path / f"host{index}") for index in range(2)]
+        assert shards[1] and shards[1] < shards[0]  # the first one has prepared the text
+        assert "tokenised" not in outputs[0]
+    ended(start(lab, tmp_path, tmp_path / "local", 1, *settings[1:]))
     for stored, local in zip(weights(url), weights(tmp_path / "local"), strict=True):
         np.testing.assert_allclose(stored, local, rtol=1e-3, atol=1e-5)
+
+
+def shards_of(home: Path) -> set[str]:
+    return {path.name for path in home.glob(".cache/bertjax/stores/*/corpora/*/train/*.arrow")}
 
 
 def wait_for(condition: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
