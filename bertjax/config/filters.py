@@ -30,6 +30,11 @@ class FilterConfig(Settings, group="data"):
         help="Drop documents that share this part of their runs of five words with an earlier one in a source (Jaccard "
         "similarity, estimated by MinHash), such as 0.8; needs `bertjax[dedup]`. None: keep them.",
     )
+    decontaminate: tuple[str, ...] = setting(
+        (),
+        help="Evaluation text, in the notation of `sources`, such as jsonl:squad/dev.jsonl#question: drop documents "
+        "that share a run of 13 words with it.",
+    )
     min_chars: int = setting(0, at_least=0, help="Drop shorter documents.")
     max_chars: int | None = setting(None, at_least=1, help="Drop longer documents; None: no limit.")
     scripts: tuple[str, ...] = setting(

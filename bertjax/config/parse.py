@@ -129,6 +129,11 @@ def eval_sources(cfg: ConfigDict) -> list[Source]:
     return _sources(cfg.data.eval_sources, "data.eval_sources")
 
 
+def evaluation_sources(cfg: ConfigDict) -> list[Source]:
+    """Returns the sources of evaluation text of which the corpus must hold nothing."""
+    return _sources(cfg.data.decontaminate, "data.decontaminate")
+
+
 def cache_folder(cfg: ConfigDict) -> Path:
     """Returns the absolute path of `data.cache_dir`, of a URL that of its local copy."""
     if is_url(cfg.data.cache_dir):
@@ -170,12 +175,14 @@ def best_metric(cfg: ConfigDict) -> str | None:
 
 
 def _check_sources(cfg: ConfigDict) -> None:
-    training, held_out = sources(cfg), eval_sources(cfg)
+    training, held_out, evaluation = sources(cfg), eval_sources(cfg), evaluation_sources(cfg)
     weighted = [source for source in training if source.weight is not None]
     if weighted and len(weighted) < len(training):
         raise UserError("data.sources: give every source a weight (@NUMBER) or none of them")
     if any(source.weight is not None or source.epochs for source in held_out):
         raise UserError("data.eval_sources: held-out sources have no weights and no epochs")
+    if any(source.weight is not None or source.epochs for source in evaluation):
+        raise UserError("data.decontaminate: evaluation text has no weights and no epochs")
 
 
 def limits_epochs(cfg: ConfigDict) -> bool:

@@ -1,4 +1,4 @@
-"""Document filters: duplicates, short and long documents, and other scripts; every dropped document is counted."""
+"""Document filters: duplicates, evaluation text, length and script; every dropped document is counted."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bertjax.config.filters import SCRIPTS, FilterConfig
 
 _NAMES = {"han": "CJK"}  # first word of the Unicode names of its letters, where it is not the name of the script
 _MAX_RUNS = 8
+_MAX_WORDS, _FACTOR = 1 << 20, 0x9E3779B97F4A7C15
 _PERMUTATIONS, _SEED, _RUN = 128, 42, 5
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
@@ -22,17 +23,19 @@ _WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 class DocumentFilter:
     """Filters documents in order; `num_dropped` counts the others by the first reason that applied."""
 
-    def __init__(self, config: FilterConfig) -> None:
-        self._config = config
+    def __init__(self, config: FilterConfig, evaluation: EvaluationText | None = None) -> None:
+        self._config, self._evaluation = config, evaluation
         self._duplicates = DuplicateFilter()
         self.num_dropped = {"too_short": 0, "too_long": 0, "other_script": 0, "duplicates": 0}
+        if evaluation is not None:
+            self.num_dropped["contaminated"] = 0
         if config.near_duplicates is not None:
             self._near_duplicates = NearDuplicateFilter(config.near_duplicates)
             self.num_dropped["near_duplicates"] = 0
 
     def filter(self, documents: list[str]) -> list[str]:
         """Returns the documents of a batch that pass; batches must come in order: the first duplicate passes."""
-        if not self._config.fingerprint:
+        if not self._config.fingerprint and self._evaluation is None:
             return documents
         passed = [document for document in documents if self._passes(document)]
         if self._config.deduplicate:
@@ -58,10 +61,79 @@ class DocumentFilter:
             reason = "too_long"
         elif config.scripts and script_share(document, config.scripts) < config.script_share:
             reason = "other_script"
+        elif self._evaluation is not None and self._evaluation.is_quoted_in(document):
+            reason = "contaminated"
         else:
             return True
         self.num_dropped[reason] += 1
         return False
+
+
+class EvaluationText:
+    """Runs of 13 words of evaluation texts, as 64-bit hashes, to find documents that quote them.
+
+    Words are those of `shingles`. Thirteen words are the length of Brown et al. (2020, arXiv:2005.14165, appendix C).
+    Texts of 8 to 12 words are one run; shorter ones are ignored, since they occur by chance.
+
+    Attributes:
+        num_texts, num_ignored: texts, and those of fewer than 8 words.
+        digest: of the runs.
+    """
+
+    RUN, SHORTEST = 13, 8
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._hashes = _WordHashes()
+        self.num_texts = self.num_ignored = 0
+        runs: dict[int, list[np.ndarray]] = {}
+        for text in texts:
+            words = self._words(text)
+            length = min(len(words), self.RUN)
+            self.num_texts += 1
+            self.num_ignored += length < self.SHORTEST
+            if length >= self.SHORTEST:
+                runs.setdefault(length, []).append(_run_hashes(words, length))
+        self._runs = {length: np.unique(np.concatenate(hashes)) for length, hashes in sorted(runs.items())}
+        content = b"".join(length.to_bytes(8, "little") + hashes.tobytes() for length, hashes in self._runs.items())
+        self.digest = hashlib.sha256(content).hexdigest()
+
+    def is_quoted_in(self, document: str) -> bool:
+        """Returns whether a document shares a run with any of the texts."""
+        words = self._words(document)
+        return any(
+            _has_any(hashes, _run_hashes(words, length))
+            for length, hashes in self._runs.items()
+            if len(words) >= length
+        )
+
+    def _words(self, text: str) -> np.ndarray:
+        words = _WORDS.findall(text.lower())
+        if len(self._hashes) > _MAX_WORDS:
+            self._hashes.clear()
+        return np.fromiter(map(self._hashes.__getitem__, words), np.uint64, len(words))
+
+
+class _WordHashes(dict[str, int]):
+    """Hashes of the words so far."""
+
+    def __missing__(self, word: str) -> int:
+        value = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+        return self.setdefault(word, value)
+
+
+def _has_any(sorted_values: np.ndarray, values: np.ndarray) -> bool:
+    nearest = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
+    return bool((sorted_values[nearest] == values).any())
+
+
+def _run_hashes(words: np.ndarray, length: int) -> np.ndarray:
+    """Returns uint64 [n - length + 1]: a polynomial of the hashes of every run of `length` words, modulo 2**64."""
+    count, factor = len(words) - length + 1, 1
+    total = np.zeros(count, np.uint64)
+    for offset in range(length):
+        total += words[offset : offset + count] * np.uint64(factor)
+        factor = factor * _FACTOR % 2**64
+    return total
 
 
 class DuplicateFilter:

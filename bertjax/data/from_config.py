@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from bertjax.config.phases import list_phases
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, source_entries
 from bertjax.data import builtin
-from bertjax.data.filters import DocumentFilter
+from bertjax.data.filters import DocumentFilter, EvaluationText
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
 from bertjax.data.text_store import fetch_folder, publish_folder
@@ -305,9 +306,8 @@ def training_documents(cfg: ConfigDict) -> Iterator[str]:
     """Yields the training split only, so that held-out text does not enter the tokenizer."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in parse.sources(cfg):
-        saved = DocumentFilter(read_group(cfg, FilterConfig)).filter_each(
-            iter_documents(source, cfg.data.encoding_errors)
-        )
+        filter_ = DocumentFilter(read_group(cfg, FilterConfig), evaluation_text(cfg))
+        saved = filter_.filter_each(iter_documents(source, cfg.data.encoding_errors))
         yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
 
 
@@ -326,6 +326,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
         [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase, *filter(None, [data.token_pattern])],
         [library, version(library), *([2] if data.tokenizer == "wordpiece" else [])],
         *read_group(cfg, FilterConfig).fingerprint,
+        *([] if (evaluation := evaluation_text(cfg)) is None else [evaluation.digest]),
     ]
     return parse.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
@@ -389,6 +390,8 @@ def _prepare_one(
             if size.documents
         ]
         say(f"tokenised {source.text}: {', '.join(parts)}")
+        if (evaluation := recipe.evaluation) is not None and evaluation.num_ignored:
+            say(f"  {evaluation.num_ignored:,} of {evaluation.num_texts:,} evaluation texts ignored: less than 8 words")
         for line in losses(corpus):
             say(f"  {line}")
     return corpus
@@ -402,13 +405,27 @@ def _cores() -> int:
 def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
     from bertjax.data.prepare import CorpusRecipe
 
-    return CorpusRecipe(eval_fraction, read_group(cfg, FilterConfig), shard_tokens=cfg.data.shard_tokens)
+    filters = read_group(cfg, FilterConfig)
+    return CorpusRecipe(eval_fraction, filters, shard_tokens=cfg.data.shard_tokens, evaluation=evaluation_text(cfg))
+
+
+def evaluation_text(cfg: ConfigDict) -> EvaluationText | None:
+    """Returns the text of `data.decontaminate`, of which a corpus must hold nothing; None without any."""
+    sources = tuple(parse.evaluation_sources(cfg))
+    digests = tuple(content_digest(source, cfg) for source in sources)
+    return _read_evaluation_text(sources, digests, cfg.data.encoding_errors) if sources else None
+
+
+@functools.lru_cache(maxsize=2)
+def _read_evaluation_text(sources: tuple[Source, ...], _digests: tuple[str, ...], errors: str) -> EvaluationText:
+    return EvaluationText(text for source in sources for text in iter_documents(source, errors))
 
 
 DROPPED_DOCUMENTS = {
     "empty": "empty documents",
     "duplicates": "documents left out, whose text came before (data.deduplicate)",
     "near_duplicates": "documents left out, nearly equal to one before (data.near_duplicates)",
+    "contaminated": "documents left out, which quote evaluation text (data.decontaminate)",
     "too_short": "documents left out, shorter than data.min_chars",
     "too_long": "documents left out, longer than data.max_chars",
     "other_script": "documents left out, mostly in other scripts than data.scripts",

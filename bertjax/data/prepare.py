@@ -24,7 +24,7 @@ import numpy as np
 
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, CorpusShard, SplitSize, find_damage, read_meta
-from bertjax.data.filters import DocumentFilter
+from bertjax.data.filters import DocumentFilter, EvaluationText
 from bertjax.data.shards import LockedWorkdir, ShardStore
 from bertjax.data.split_writer import SplitWriter
 from bertjax.data.tokenize_documents import (
@@ -64,13 +64,14 @@ class CorpusRecipe:
 
     `eval_fraction` 0 sends all documents to train, 1 all to eval, else `is_held_out(document, eval_fraction)` decides.
     A document of more than `max_document_tokens` tokens is split at sentence ends. A shard ends with the document
-    with which it has `shard_tokens` tokens.
+    with which it has `shard_tokens` tokens. Documents that quote `evaluation` are dropped.
     """
 
     eval_fraction: float
     filters: FilterConfig = dataclasses.field(default_factory=FilterConfig)
     max_document_tokens: int = MAX_DOCUMENT_TOKENS
     shard_tokens: int = SHARD_TOKENS
+    evaluation: EvaluationText | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.eval_fraction <= 1:
@@ -87,6 +88,7 @@ def corpus_digest(source_digest: str, tokenizer_digest: str, recipe: CorpusRecip
     """
     parts: list[Any] = [FORMAT_VERSION, source_digest, tokenizer_digest, repr(float(recipe.eval_fraction))]
     parts += [recipe.max_document_tokens, recipe.shard_tokens, *recipe.filters.fingerprint]
+    parts += [] if recipe.evaluation is None else [["evaluation", recipe.evaluation.digest]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -141,6 +143,7 @@ def prepare_corpus(
         "max_document_tokens": recipe.max_document_tokens,
         "shard_tokens": recipe.shard_tokens,
         "filters": recipe.filters.fingerprint,
+        "evaluation_digest": None if recipe.evaluation is None else recipe.evaluation.digest,
     }
     cache_dir.mkdir(parents=True, exist_ok=True)
     _sweep(cache_dir)
@@ -150,7 +153,7 @@ def prepare_corpus(
             position.remove()
             return describe_corpus(folder)
         parts = ShardStore(position.folder, recipe.max_document_tokens)
-        filter_ = DocumentFilter(recipe.filters)
+        filter_ = DocumentFilter(recipe.filters, recipe.evaluation)
         encoder = _Encoder(tokenizer, split_sentences, workers, source_name)
         held_out = _held_out_rule(recipe, is_held_out)
         _fill(parts, documents, filter_, encoder, held_out, progress)
@@ -306,12 +309,15 @@ def _write(folder: Path, parts: ShardStore, tokenizer: CorpusTokenizer, digest: 
 
 
 def _why_empty(source_name: str, facts: Mapping[str, int]) -> str:
-    left_out = sum(facts[reason] for reason in ("too_short", "too_long", "other_script", "duplicates"))
+    reasons = ("too_short", "too_long", "other_script", "contaminated", "duplicates", "near_duplicates")
+    left_out = sum(facts.get(reason, 0) for reason in reasons)
     reason = "no documents"
     if facts["kept"]:
         reason = f"none of its {facts['kept']} documents gives its split a token"
     elif left_out:
-        reason = f"the filters (data.min_chars, max_chars, scripts) leave out all of its {left_out} documents"
+        reason = (
+            f"the filters (data.min_chars, max_chars, scripts, decontaminate) leave out all of its {left_out} documents"
+        )
     return f"the corpus of source {source_name} is empty: {reason}; check its path and field"
 
 

@@ -16,7 +16,9 @@ from prepare_lab import digest, documents, prepare, tokenizer
 import bertjax.data.filters as filters_module
 import bertjax.data.prepare as prepare_module
 from bertjax.config.filters import SCRIPTS, FilterConfig
-from bertjax.data.filters import DocumentFilter, script_share, shingles
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.data import from_config
+from bertjax.data.filters import DocumentFilter, EvaluationText, script_share, shingles
 from bertjax.data.sentence_splitter import split_sentences
 from bertjax.errors import UserError
 
@@ -209,3 +211,74 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rensa", None)
     with pytest.raises(UserError, match=r"pip install 'bertjax\[dedup\]'"):
         FilterConfig(near_duplicates=0.8)
+
+
+QUOTE = "Which river did the old teacher find behind the garden of the red house in spring?"  # 16 words
+
+
+def keep_clean(evaluation: list[str], texts: list[str]) -> list[str]:
+    return DocumentFilter(FilterConfig(), EvaluationText(evaluation)).filter(texts)
+
+
+def test_documents_that_quote_evaluation_text_are_dropped() -> None:
+    words = QUOTE.split()
+    quoting = [
+        QUOTE,
+        f"Before. {QUOTE.upper()} After.",
+        "\n".join(words),
+        " ".join(words[:13]) + " and more",
+        "x " + " ".join(words[3:]),
+    ]
+    clean = [" ".join(words[:12]), " ".join(words[4:]), " ".join(words[::-1]), "", "one"]
+    assert keep_clean([QUOTE], [*quoting, *clean]) == clean
+    filter_ = DocumentFilter(FilterConfig(min_chars=5), EvaluationText([QUOTE]))
+    filter_.filter([*quoting, *clean])
+    assert filter_.num_dropped["contaminated"] == len(quoting) and filter_.num_dropped["too_short"] == 2
+
+
+def test_short_evaluation_texts_are_compared_whole_or_ignored() -> None:
+    words = QUOTE.split()
+    evaluation = EvaluationText([" ".join(words[:8]), " ".join(words[:7]), "", "好" * 8])
+    assert (evaluation.num_texts, evaluation.num_ignored) == (4, 2)
+    texts = [" ".join(words[:8]) + " x", " ".join(words[:7]) + " x", "前好好好好好好好好后", "好好好好好好好"]
+    assert [evaluation.is_quoted_in(text) for text in texts] == [True, False, True, False]
+
+
+def test_only_the_runs_decide_the_digest() -> None:
+    one, same, other = (EvaluationText([text]) for text in (QUOTE, QUOTE.lower() + "\n", QUOTE + " more"))
+    assert one.digest == same.digest != other.digest != EvaluationText([]).digest
+
+
+def test_many_words_are_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters_module, "_MAX_WORDS", 5)
+    assert keep_clean([QUOTE, "other words " * 10], [f"see: {QUOTE}", "clean"]) == ["clean"]
+
+
+def test_evaluation_text_is_neither_in_the_corpus_nor_in_the_vocabulary(tmp_path: Path) -> None:
+    rare = QUOTE.replace("river", "qqqqq")
+    texts = documents(60)
+    (tmp_path / "text.txt").write_text("\n\n".join([*texts, *[f"Before. {rare} After."] * 30]))
+    (tmp_path / "test.jsonl").write_text(json.dumps({"question": rare}) + "\n" + json.dumps({"question": "short"}))
+    settings_ = {
+        "data.sources": f"text:{tmp_path / 'text.txt'}",
+        "data.cache_dir": tmp_path / "cache",
+        "data.vocab_size": 150,
+        "data.eval_fraction": 0.1,
+        "data.decontaminate": f"jsonl:{tmp_path / 'test.jsonl'}#question",
+    }
+
+    def prepare_with(**changes: str) -> tuple[from_config.Prepared, list[str]]:
+        lines: list[str] = []
+        arguments = [f"--config.{key}={value}" for key, value in (settings_ | changes).items()]
+        return from_config.prepare(apply_overrides(load_config("bert:smoke"), arguments), lines.append), lines
+
+    prepared, lines = prepare_with()
+    (corpus,) = prepared.training.values()
+    assert corpus.facts["contaminated"] == 30 and not any("q" in token for token in prepared.tokenizer.tokens)
+    assert "  30 documents left out, which quote evaluation text (data.decontaminate)" in lines
+    assert "  1 of 2 evaluation texts ignored: less than 8 words" in lines
+    unfiltered, _ = prepare_with(**{"data.decontaminate": ""})
+    assert unfiltered.digests != prepared.digests and any("q" in token for token in unfiltered.tokenizer.tokens)
+    (tmp_path / "test.jsonl").write_text(json.dumps({"question": "another question " * 8}))
+    changed, _ = prepare_with()
+    assert changed.digests not in (prepared.digests, unfiltered.digests)
