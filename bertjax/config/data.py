@@ -6,7 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from bertjax.config.fields import Settings, setting
+from bertjax.config.fields import Settings, is_missing, setting
 from bertjax.errors import UserError, require_regular_file
 
 TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe", "wordlevel", "char")
@@ -110,6 +110,13 @@ class DataConfig(Settings, group="data"):
         resume=True,
         help="Processes that tokenize a corpus of more than a few MB; None: one per core. They change only the time.",
     )
+    dask_scheduler: str | None = setting(
+        None,
+        path=True,
+        resume=True,
+        help="Scheduler of a dask cluster that tokenizes instead of processes of this host: tcp://HOST:8786, or its "
+        "scheduler file; needs `bertjax[dask]`.",
+    )
     shard_tokens: int = setting(
         1 << 26,
         at_least=1,
@@ -140,6 +147,8 @@ class DataConfig(Settings, group="data"):
                 f"data.eval_fraction must lie in (0, 1), not {self.eval_fraction}; or set data.eval_sources"
             )
         require_regular_file(os.path.expanduser(self.tokenizer), "data.tokenizer")
+        if self.dask_scheduler is not None and is_missing("distributed"):
+            raise UserError("data.dask_scheduler is set but dask is missing; pip install 'bertjax[dask]'")
         if self.token_pattern is not None and self.tokenizer != "wordlevel":
             raise UserError(f"data.token_pattern is for data.tokenizer=wordlevel, not for {self.tokenizer}; remove it")
         is_remote = self.tokenizer.startswith("hub:") or "://" in self.tokenizer

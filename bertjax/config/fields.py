@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib.util
 import math
 import re
 import sys
@@ -337,3 +338,11 @@ def format_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(str(each).replace(",", "\\,") for each in value)
     return str(value)
+
+
+def is_missing(package: str) -> bool:
+    """Returns whether an optional package is not installed."""
+    try:
+        return importlib.util.find_spec(package) is None
+    except ValueError:  # a test has taken it out
+        return True

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import importlib.util
 import unicodedata
 from typing import Any
 
-from bertjax.config.fields import Settings, setting
+from bertjax.config.fields import Settings, is_missing, setting
 from bertjax.errors import UserError
 
 SCRIPTS = (
@@ -45,7 +44,7 @@ class FilterConfig(Settings, group="data"):
     )
 
     def check(self) -> None:
-        if self.near_duplicates is not None and _is_missing("rensa"):
+        if self.near_duplicates is not None and is_missing("rensa"):
             raise UserError("data.near_duplicates is set but rensa is missing; pip install 'bertjax[dedup]'")
         if self.max_chars is not None and self.max_chars < self.min_chars:
             raise UserError(
@@ -67,10 +66,3 @@ class FilterConfig(Settings, group="data"):
 def _near_version() -> str:
     """Returns the version of the library whose signatures decide; another one may drop other documents."""
     return importlib.metadata.version("rensa")
-
-
-def _is_missing(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is None
-    except ValueError:  # a test has taken it out
-        return True

@@ -377,6 +377,7 @@ def _prepare_one(
             is_held_out=is_held_out,
             cache_dir=parse.cache_folder(cfg) / "corpora",
             workers=cfg.data.workers or _cores(),
+            dask_scheduler=cfg.data.dask_scheduler,
             confirm=lambda: content_digest(source, cfg),
             progress=progress,
             read_facts=reading.facts,

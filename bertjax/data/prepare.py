@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -39,6 +39,10 @@ from bertjax.data.tokenize_documents import (
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_folder
+
+if TYPE_CHECKING:
+    from bertjax.data.dask_pool import DaskPool
+    from bertjax.data.workers import WorkerPool
 
 DOCUMENTS_PER_BATCH = 10_000
 MAX_DOCUMENT_TOKENS = 1 << 20  # longer documents are cut at sentence ends
@@ -103,6 +107,7 @@ def prepare_corpus(
     is_held_out: Callable[[str, float], bool],
     cache_dir: Path,
     workers: int = 1,
+    dask_scheduler: str | None = None,
     confirm: Callable[[], str] | None = None,
     progress: Callable[[int, int], None] | None = None,
     read_facts: Callable[[], Mapping[str, int]] = dict,
@@ -121,6 +126,7 @@ def prepare_corpus(
         is_held_out: Decides the split of a document.
         cache_dir: Directory of all corpora.
         workers: Number of processes; more than one are separate programs.
+        dask_scheduler: Address or file of the scheduler of a dask cluster that tokenizes instead of these processes.
         confirm: Returns the source digest again at the end, to detect a source that changed while it was read.
         progress: Receives (documents, UTF-8 bytes) done.
         read_facts: Returns counts of the reader for `meta.json`.
@@ -154,7 +160,7 @@ def prepare_corpus(
             return describe_corpus(folder)
         parts = ShardStore(position.folder, recipe.max_document_tokens)
         filter_ = DocumentFilter(recipe.filters, recipe.evaluation)
-        encoder = _Encoder(tokenizer, split_sentences, workers, source_name)
+        encoder = _Encoder(tokenizer, split_sentences, workers, dask_scheduler, source_name)
         held_out = _held_out_rule(recipe, is_held_out)
         _fill(parts, documents, filter_, encoder, held_out, progress)
         if confirm is not None and confirm() != source_digest:
@@ -234,16 +240,23 @@ def _utf8(documents: list[str]) -> int:
 class _Encoder:
     """Tokenises batches in this process, and in several others as soon as there is enough to do for them."""
 
-    def __init__(self, tokenizer: CorpusTokenizer, split_sentences: Splitter, workers: int, source_name: str) -> None:
+    def __init__(
+        self,
+        tokenizer: CorpusTokenizer,
+        split_sentences: Splitter,
+        workers: int,
+        dask_scheduler: str | None,
+        source_name: str,
+    ) -> None:
         self._tokenizer, self._split_sentences = tokenizer, split_sentences
-        self._workers, self._source_name = workers, source_name
+        self._workers, self._dask_scheduler, self._source_name = workers, dask_scheduler, source_name
         self._oldest = self._newest = 0  # documents that are being worked on
 
     def map(self, results: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
         """The batches in order, each with its tokens."""
         characters = 0
         for batch in results:
-            if self._workers > 1 and characters >= CHARACTERS_BEFORE_WORKERS:
+            if (self._workers > 1 or self._dask_scheduler) and characters >= CHARACTERS_BEFORE_WORKERS:
                 yield from self._by_workers(itertools.chain([batch], results))
                 return
             characters += batch.characters
@@ -253,7 +266,7 @@ class _Encoder:
                 raise self._explain(batch, error_text) from error_text
 
     def _by_workers(self, results: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
-        from bertjax.data.workers import WorkerDiedError, WorkerPool
+        from bertjax.data.workers import WorkerDiedError
 
         waiting: list[_Batch] = []
 
@@ -262,7 +275,7 @@ class _Encoder:
                 waiting.append(batch)
                 yield batch.documents
 
-        with WorkerPool(cast(Tokenizer, self._tokenizer), self._workers) as processes:
+        with self._start_pool() as processes:
             answers = processes.map(texts())
             while True:
                 try:
@@ -278,6 +291,16 @@ class _Encoder:
                 if encoded is None:
                     return
                 yield waiting.pop(0), encoded
+
+    def _start_pool(self) -> WorkerPool | DaskPool:
+        tokenizer = cast(Tokenizer, self._tokenizer)
+        if self._dask_scheduler is None:
+            from bertjax.data.workers import WorkerPool
+
+            return WorkerPool(tokenizer, self._workers)
+        from bertjax.data.dask_pool import DaskPool
+
+        return DaskPool(tokenizer, self._dask_scheduler)
 
     def _explain(self, batch: _Batch, error: DocumentError) -> UserError:
         text = " ".join(batch.documents[error.index][:200].split())[:60]
