@@ -114,8 +114,8 @@ class DataConfig(Settings, group="data"):
         None,
         path=True,
         resume=True,
-        help="Scheduler of a dask cluster that tokenizes instead of processes of this host: tcp://HOST:8786, or its "
-        "scheduler file; needs `bertjax[dask]`.",
+        help="Scheduler of a dask cluster that tokenizes instead of this host: tcp://HOST:8786, or its scheduler file; "
+        "needs `bertjax[dask]`. None: processes of this host.",
     )
     shard_tokens: int = setting(
         1 << 26,

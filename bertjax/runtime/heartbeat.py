@@ -1,7 +1,8 @@
 """Heartbeat threads: publish that this process is alive, detect lost processes, and agree on common steps.
 
-Keys in the store: `alive/N`, last written by process N and read by the first one; `failed`, the first failure of any
-process, for which all wait; `requests/R`, the request to stop or save of round R, which all read.
+Keys in the store: `alive/N`, last written by process N with the idle time of its devices, and read by the first one;
+`failed`, the first failure of any process, for which all wait; `requests/R`, the request to stop or save of round R,
+which all read.
 A request is settled as in XLA's preemption manager: every process publishes the number of steps that it has dispatched
 and dispatches no more until the answer is there, which is the largest of these numbers plus one. Training waits about a
 second for a request, and for nothing else.
@@ -16,7 +17,10 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
+
+from bertjax.runtime.stragglers import HostTimes
 
 EXIT_PEER_LOST = 75
 """Exit status after the loss of another process; EX_TEMPFAIL of sysexits.h: start all of them again."""
@@ -51,6 +55,7 @@ class Heartbeat:
         self._last_answer = time.monotonic()
         self._last_beats: dict[str, tuple[str, float]] = {}
         self._host = socket.gethostname()
+        self.measure_idle: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
         self._beat()  # before any process waits for it
         self._threads = [
             threading.Thread(target=target, daemon=True, name=f"heartbeat-{target.__name__}")
@@ -81,6 +86,13 @@ class Heartbeat:
             if agreed[1]:
                 self._requested.discard("save")
             return agreed
+
+    def times(self) -> dict[int, HostTimes]:
+        """Returns the times of all processes, on the first one; those of the others are a second old."""
+        beats = {int(name): json.loads(text) for name, (text, _) in self._last_beats.copy().items() if text}
+        return {0: HostTimes(self._host, *self.measure_idle())} | {
+            index: HostTimes(*beat[1:]) for index, beat in beats.items()
+        }
 
     def await_peer_failure(self) -> None:
         """Waits until a lost process must have been noticed, which ends this process with a message that names it."""
@@ -151,7 +163,8 @@ class Heartbeat:
 
     def _beat(self) -> None:
         self._beats += 1
-        self._client.key_value_set(f"{ALIVE}{self._index}", f"{self._beats} {self._host}", True)
+        beat = [self._beats, self._host, *self.measure_idle()]
+        self._client.key_value_set(f"{ALIVE}{self._index}", json.dumps(beat), True)
         if self._index == 0:
             self._check_peers()
         self._last_answer = time.monotonic()
@@ -223,7 +236,8 @@ class Heartbeat:
             self._round += 1
 
     def _name(self, index: int | str) -> str:
-        host = self._last_beats.get(str(index), ("", 0.0))[0].partition(" ")[2]
+        beat = self._last_beats.get(str(index), ("", 0.0))[0]
+        host = json.loads(beat)[1] if beat else ""
         return f"process {index} on {host}" if host else f"process {index}"
 
     def _exit(self, message: str, code: int) -> None:

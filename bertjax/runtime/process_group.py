@@ -28,6 +28,7 @@ from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.runtime.cluster import ADVICE, ProcessInfo, find_process_info
 from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat, exit_immediately
+from bertjax.runtime.stragglers import StragglerDetector
 
 if TYPE_CHECKING:
     import jax
@@ -94,6 +95,14 @@ class ProcessGroup:
             (stop, save), the same on all processes at the same step, a little later than requested.
         """
         return stop, save
+
+    def watch_stragglers(self, measure_idle: Callable[[], tuple[float, float]]) -> StragglerDetector | None:
+        """Publishes how long the devices of this process are idle; returns what compares all, on the first one.
+
+        Args:
+            measure_idle: Returns the seconds since the start, and those of them without a batch.
+        """
+        return None
 
     @contextlib.contextmanager
     def abort_on_error(self) -> Iterator[None]:
@@ -162,6 +171,10 @@ class MultiProcessGroup(ProcessGroup):
 
     def agree(self, stop: int, save: bool) -> tuple[int, bool]:
         return self._heartbeat.agree(stop, save and self.index == 0)
+
+    def watch_stragglers(self, measure_idle: Callable[[], tuple[float, float]]) -> StragglerDetector | None:
+        self._heartbeat.measure_idle = measure_idle
+        return None if self.index else StragglerDetector(self._heartbeat.times)
 
     @contextlib.contextmanager
     def abort_on_error(self) -> Iterator[None]:

@@ -82,6 +82,7 @@ class TrainLoop:
 
     def __init__(self, run: RunContext, state: TrainState, data_wait: DataWaitTimer):
         self.run, self.data_wait, self.names = run, data_wait, layer_names(state.params)
+        self.stragglers = run.processes.watch_stragglers(data_wait.totals)
         self.eval_metrics: dict[str, float] = {}
         resumed, step = run.restored_meta is not None, int(state.step)
         self.saved_at, self.saved_step = time.monotonic(), step if resumed else -1
@@ -95,7 +96,7 @@ class TrainLoop:
         skipped, consecutive = int(state.skipped), int(state.consecutive_skipped)
         tracker = AnomalyTracker(self.run, self.names, meta.get("anomalies", {}), batch_skips, skipped, consecutive)
         program = self.run.program_at(max(self.cursor - 1, 0))  # of the losses in the tracker
-        self.buffer = MetricBuffer(self.run, program, tracker, step, self.data_wait)
+        self.buffer = MetricBuffer(self.run, program, tracker, step, self.data_wait, self.stragglers)
         self.early_stopping = EarlyStopping(self.run.config, meta.get("early_stopping"))
         self._move_to(tracker.next_cursor(step, self.cursor))
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from bertjax.metrics import add_sums, mean_metrics
+from bertjax.runtime.stragglers import StragglerDetector
 from bertjax.training.anomalies import AnomalyTracker, NonFiniteLossError
 from bertjax.training.run_context import PhaseProgram, RunContext
 from bertjax.training.timing import DataWaitTimer, StepClock
@@ -39,13 +40,20 @@ class MetricBuffer:
         tracker: Checks every step that is read.
         step: Number of steps completed so far.
         data_wait: Measures the seconds without a batch.
+        stragglers: Compares the processes of a run, on the first of several.
     """
 
     def __init__(
-        self, run: RunContext, program: PhaseProgram, tracker: AnomalyTracker, step: int, data_wait: DataWaitTimer
+        self,
+        run: RunContext,
+        program: PhaseProgram,
+        tracker: AnomalyTracker,
+        step: int,
+        data_wait: DataWaitTimer,
+        stragglers: StragglerDetector | None = None,
     ):
         self.program, self.tracker, self.step, self.clock = program, tracker, step, StepClock()
-        self._run, self._data_wait = run, data_wait
+        self._run, self._data_wait, self._stragglers = run, data_wait, stragglers
         self._pending: list[tuple[list[int], Any]] = []  # cursors, metrics on the devices
         self._read: list[Any] = []
         self._untimed: int | None = None  # number of first steps whose time includes compilation
@@ -108,6 +116,11 @@ class MetricBuffer:
             metrics["train/data_wait"] = min(waited / seconds, 1.0)
         metrics["train/learning_rate"] = float(self._run.schedule(self.step - 1))
         metrics |= self.tracker.metrics()
+        if self._stragglers is not None:
+            compared, message = self._stragglers.update()
+            metrics |= compared
+            if message is not None:
+                self._run.console.print(message)
         self._untimed = 0
         self._run.write(self.step, metrics)
         self._run.console.train(self.step, metrics)

@@ -46,7 +46,7 @@ class DataWaitTimer:
 
     def __init__(self) -> None:
         self.has_warned = self._is_closed = False
-        self._seconds = 0.0
+        self._seconds = self._waited = self._idle = 0.0
         self._dispatched = 0
         self._finished = 0, time.perf_counter()  # number of steps, and the time when the last of them ended
         self._steps: SimpleQueue[Any] = SimpleQueue()
@@ -61,15 +61,23 @@ class DataWaitTimer:
             item = next(iterator, None)
             steps, ended = self._finished
             if steps == self._dispatched:  # the devices are idle
-                self._seconds += max(time.perf_counter() - max(start, ended), 0.0)
+                waited = max(time.perf_counter() - max(start, ended), 0.0)
+                self._seconds, self._waited = self._seconds + waited, self._waited + waited
             if item is None:
                 return
             yield item
 
     def dispatched(self, metrics: Any) -> None:
         """Counts a step on its way; it ends when its `metrics` are ready."""
+        steps, ended = self._finished
+        if steps == self._dispatched > 0:
+            self._idle += time.perf_counter() - ended
         self._dispatched += 1
         self._steps.put(metrics)
+
+    def totals(self) -> tuple[float, float]:
+        """Returns the seconds for which the devices had no step, and for which there was no batch, since the start."""
+        return self._idle, self._waited
 
     def lap(self) -> float:
         """Returns the seconds waited since the last call."""

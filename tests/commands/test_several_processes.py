@@ -306,3 +306,41 @@ def test_a_process_that_does_not_see_the_text_prepares_its_own(lab: Lab) -> None
     digests = digests | {"tokenizer": "another"}
     with pytest.raises(UserError, match=r"process 1 reads another tokenizer .*nowhere.*give all hosts the same text"):
         prepare_on_first_process(cfg, Second())
+
+
+SLOW = """
+import sys, time
+if any("process_id=" in argument for argument in sys.orig_argv):
+    from bertjax.data.pipeline import Pipeline
+    from bertjax.runtime import stragglers
+    stragglers.WINDOW_SECONDS = 3.0
+    make = Pipeline.batch
+    def batch(self, *arguments):
+        time.sleep(2.0 if "--config.distributed.process_id={slow}" in sys.orig_argv else 0.0)
+        return make(self, *arguments)
+    Pipeline.batch = batch
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("slow", [1, None])
+def test_the_process_that_the_others_wait_for_is_named(
+    launch: Launch, slow: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW.format(slow=slow))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    workdir = tmp_path / "run"
+    members = launch(workdir, 3, 1, *QUICK, "--config.train.batch_size=6", "--config.checkpoint.interval_steps=0")
+
+    def compared() -> list[dict[str, float]]:
+        lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True) if losses(workdir) else []
+        return [record for line in lines if line.endswith("\n") and "train/others_idle" in (record := json.loads(line))]
+
+    wait_for(members, lambda: len(compared()) >= 6)
+    printed = members[0].out.read_text()
+    if slow is not None:
+        assert f"the others wait for process {slow} on {socket.gethostname()}" in printed
+        assert printed.count("the others wait for") == 1
+        assert {record["train/slowest_process"] for record in compared()[1:]} == {slow}
+    else:
+        assert "the others wait for" not in printed

@@ -213,7 +213,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         FilterConfig(near_duplicates=0.8)
 
 
-QUOTE = "Which river did the old teacher find behind the garden of the red house in spring?"  # 16 words
+QUOTE = "Which river did the old teacher find after the garden of the red window in spring?"  # 16 words
 
 
 def keep_clean(evaluation: list[str], texts: list[str]) -> list[str]:
