@@ -15,6 +15,7 @@ MAX_SIZES = 32
 """Upper limit of batch sizes in a ramp: each is compiled."""
 
 _PHASE = re.compile(r"(\d+(?:\.\d+)?)(%?):(.+)", re.DOTALL)
+_NEXT_SETTING = re.compile(r"(?<!\\),(?=\s*\w+(?:\.\w+)+=)")
 
 
 class Phase(NamedTuple):
@@ -42,6 +43,11 @@ def list_phases(cfg: ConfigDict) -> list[Phase]:
     return phases
 
 
+def source_texts(cfg: ConfigDict) -> list[str]:
+    """Returns the sources of all phases as they are written, each text once."""
+    return list(dict.fromkeys(text for phase in list_phases(cfg) for text in phase.cfg.data.sources))
+
+
 def _config_at(cfg: ConfigDict, settings: list[str], batch_size: int | None) -> ConfigDict:
     if not settings and batch_size is None:
         return cfg
@@ -65,7 +71,7 @@ def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
         match = _PHASE.fullmatch(text)
         if match is None:
             raise UserError(f"train.phases: {text!r} is not STEPS:KEY=VALUE,... such as 90%:data.seq_len=128")
-        settings = [part.strip() for part in match[3].split(",")]
+        settings = [part.strip() for part in _NEXT_SETTING.split(match[3])]  # other commas are within a value
         for setting in settings:
             key = setting.partition("=")[0]
             if (each := declared(cfg).get(key)) is not None and not each.phase:

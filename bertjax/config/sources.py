@@ -177,6 +177,11 @@ class Source:
         return SOURCES.load(self.kind)
 
     @property
+    def origin(self) -> tuple[str, str, str | None]:
+        """Kind, WHERE and field: the text itself, without its share."""
+        return self.kind, self.where, self.field
+
+    @property
     def hub_parts(self) -> HubData:
         """Parts of a hub source; see `split_hub_name`."""
         if (parts := split_hub_name(self.where)) is None:
