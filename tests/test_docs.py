@@ -202,6 +202,8 @@ def check_bertjax(words: list[str]) -> None:
         check(cfg)
         if options.command == "pretrain":
             resolve(cfg)
+    elif getattr(options.module, "TAKES_OVERRIDES", False):
+        apply_overrides(base_config(), rest)
     else:
         assert [word for word in rest if word.startswith("--")] == [], f"unknown argument in {shlex.join(words)}"
 

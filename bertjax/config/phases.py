@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from bertjax.config.overrides import apply_overrides, copy_config, declared
+from bertjax.config.fields import format_value
+from bertjax.config.overrides import apply_overrides, copy_config, declared, flatten
 from bertjax.errors import UserError
 
 MAX_SIZES = 32
@@ -41,6 +42,37 @@ def list_phases(cfg: ConfigDict) -> list[Phase]:
             )
         phases.append(Phase(start, config if batch_size is None else _config_at(cfg, settings, batch_size)))
     return phases
+
+
+def phase_before(cfg: ConfigDict, step: int) -> Phase:
+    """Returns the phase that a checkpoint of this step was trained in."""
+    return [phase for phase in list_phases(cfg) if phase.start < max(step, 1)][-1]
+
+
+def write_past(cfg: ConfigDict, step: int, later: ConfigDict) -> tuple[str, ...]:
+    """Writes the first batches of a run as phases of another one, which continues it with other settings.
+
+    Args:
+        cfg: Config of the run.
+        step: Number of these batches.
+        later: Config of the run that continues it.
+
+    Returns:
+        A value of `train.phases`: settings that differ, without the schedule, which is not read again.
+    """
+    phases, known, after = list_phases(cfg), declared(cfg), flatten(later)
+    past = []
+    for phase, stop in zip(phases, [*(each.start for each in phases[1:]), step], strict=True):
+        settings = [
+            f"{key}={format_value(value)}"
+            for key, value in flatten(phase.cfg).items()
+            if known[key].phase and value != after.get(key) and not key.startswith("schedule.")
+        ]
+        if phase.start < step:
+            past.append((min(stop, step) - phase.start, settings))
+    if not any(settings for _, settings in past):
+        return ()
+    return tuple(f"{steps}:{','.join(settings or [f'data.seq_len={later.data.seq_len}'])}" for steps, settings in past)
 
 
 def source_texts(cfg: ConfigDict) -> list[str]:
