@@ -24,7 +24,7 @@ class DataConfig(Settings, group="data"):
         ("builtin:python-docs",),
         phase=True,
         help='KIND:WHERE[#FIELD][@WEIGHT][@MIN..MAX epochs], such as "text:books/*.txt.zst@0.3"; kinds: builtin text '
-        "lines files jsonl parquet arrow tar hub.",
+        "lines files jsonl parquet arrow tar hub. @FILE: the sources that a file names, one per line.",
     )
     eval_sources: tuple[str, ...] = setting(
         (),

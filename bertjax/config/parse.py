@@ -22,7 +22,7 @@ from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.overrides import check_keys, load_config, set_values
 from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
-from bertjax.config.sources import Source, check_source, parse_source
+from bertjax.config.sources import Source, check_source, expand_lists, parse_source
 from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.errors import UserError
 
@@ -192,7 +192,7 @@ def _check_eval_sources(cfg: ConfigDict) -> None:
 
 def limits_epochs(cfg: ConfigDict) -> bool:
     """Returns whether the shares of sources follow the length of the run, because their epochs are limited."""
-    has_limits = any(parse_source(text).epochs for text in source_texts(cfg))
+    has_limits = any(parse_source(text).epochs for text in expand_lists(source_texts(cfg)))
     return has_limits or any(phase.cfg.data.mixture_epochs != ".." for phase in list_phases(cfg))
 
 
@@ -202,10 +202,10 @@ def _check_mixture(cfg: ConfigDict) -> None:
 
 
 def _check_stream(cfg: ConfigDict, bi_data: bool) -> None:
-    if len(cfg.data.sources) > 1:
+    if (count := len(sources(cfg))) > 1:
         raise UserError(
-            f"data.example_format={cfg.data.example_format}: streams need a single source, not "
-            f"{len(cfg.data.sources)}; a pattern such as text:corpus/*.txt names many files"
+            f"data.example_format={cfg.data.example_format}: streams need a single source, not {count}; a pattern "
+            "such as text:corpus/*.txt names many files"
         )
     for key in ("train", "eval"):
         if bi_data and cfg[key].batch_size % 2:
@@ -225,7 +225,7 @@ def _check_packing(cfg: ConfigDict) -> None:
 
 
 def _sources(texts: tuple[str, ...], key: str) -> list[Source]:
-    parsed = [parse_source(text, key) for text in texts]
+    parsed = [parse_source(text, key) for text in expand_lists(texts, key)]
     for source in parsed:
         check_source(source)
     if len({source.origin for source in parsed}) < len(parsed):

@@ -21,9 +21,9 @@ from bertjax.config.fields import read_group, settings_of
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import objective_class, require_pretraining
-from bertjax.config.phases import list_phases
+from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
-from bertjax.config.sources import Source, source_entries
+from bertjax.config.sources import Source, read_list, source_entries
 from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter
 from bertjax.data.readers import DocumentStats
@@ -50,17 +50,22 @@ _TEXT_VERSION = 3
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A tokenizer and the corpora of all phases tokenised with it; `digests` name both in checkpoints."""
+    """A tokenizer and the corpora of all phases tokenised with it; `digests` name all in checkpoints.
+
+    `lists` has the digests of files of sources, because weights and order in them count as well.
+    """
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
     training: dict[str, PreparedCorpus]
     held_out: dict[str, PreparedCorpus]
+    lists: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def digests(self) -> dict[str, str]:
         corpora = self.training | {f"eval:{name}": corpus for name, corpus in self.held_out.items()}
-        return {"tokenizer": self.tokenizer.digest} | {name: corpus.digest for name, corpus in corpora.items()}
+        named = {name: corpus.digest for name, corpus in corpora.items()}
+        return {"tokenizer": self.tokenizer.digest} | named | self.lists
 
 
 def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
@@ -81,7 +86,14 @@ def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
         vocabulary=tokenizer.vocabulary(counts),
         training=corpora,
         held_out=held,
+        lists=list_digests(cfg),
     )
+
+
+def list_digests(cfg: ConfigDict) -> dict[str, str]:
+    """Returns the digest of what every file of sources (`@FILE`) of a config names."""
+    texts = [*source_texts(cfg), *cfg.data.eval_sources]
+    return {text: _hash(*read_list(text)) for text in texts if text.startswith("@")}
 
 
 def require_cache_dir(cfg: ConfigDict) -> None:

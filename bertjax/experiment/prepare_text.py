@@ -80,4 +80,5 @@ def _opened(cfg: ConfigDict, described: Mapping[str, Any]) -> Prepared:
         vocabulary=tokenizer.vocabulary(counts),
         training=training,
         held_out={name: describe_corpus(Path(folder)) for name, folder in described["held_out"].items()},
+        lists=from_config.list_digests(cfg),
     )

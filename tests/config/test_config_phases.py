@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import format_value
-from bertjax.config.overrides import apply_overrides
+from bertjax.config.model import encoder_config
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.parse import check, sources
 from bertjax.config.phases import amounts, list_phases, source_texts
 from bertjax.errors import UserError
 
@@ -82,6 +86,27 @@ def test_values_may_hold_commas_and_equals_signs(cfg: ConfigDict) -> None:
     assert source_texts(cfg) == [*start.data.sources, "text:d", "builtin:python-docs"]
     again = apply_overrides(base_config(), [f"--config.train.phases={format_value(cfg.train.phases)}"])
     assert again.train.phases == cfg.train.phases
+
+
+@pytest.mark.parametrize("name", ["mmbert:smoke", "modernbert:base-whole"])
+def test_a_folder_has_the_sources_of_three_phases(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of sources are those of the command, not of the folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lists").mkdir()
+    for number in (1, 2, 3):
+        lines = [f"text:{language}.txt\n" for language in "abc"[:number]]
+        (tmp_path / "lists" / f"phase-{number}.txt").write_text("".join(lines))
+        (tmp_path / f"{'abc'[number - 1]}.txt").touch()
+    cfg = load_config(f"{name},lists/")
+    check(cfg)
+    phases = [phase.cfg for phase in list_phases(cfg)]
+    each = [phases[0], *[phase for phase in phases[1:] if phase.data.sources != phases[0].data.sources]]
+    assert [[source.where for source in sources(phase)] for phase in each] == [
+        ["a.txt"],
+        ["a.txt", "b.txt"],
+        ["a.txt", "b.txt", "c.txt"],
+    ]
+    assert [encoder_config(phase).global_rope_theta for phase in each] == [10_000, 160_000, 160_000]
 
 
 def test_phases_that_fill_the_run_leave_nothing_after_them(cfg: ConfigDict) -> None:

@@ -146,6 +146,33 @@ def test_held_out_text_is_that_of_all_phases(make: Make, folder: Path) -> None:
         assert held_out and not held_out & read
 
 
+def test_a_file_names_sources(make: Make, folder: Path, tmp_path: Path) -> None:
+    """Their weights are settings: a run does not resume when the file has changed."""
+    texts = [f"lines:{folder}/{name}.txt@{weight}" for name, weight in zip(SIZES, (1, 2, 5), strict=True)]
+    languages = tmp_path / "languages.txt"
+    languages.write_text("# three languages\n" + "\n\n".join(texts) + "\n")
+    listed = make(
+        data__sources=(f"@{languages}",), train__phases=(f"50%:data.sources=@{languages},train.batch_size=8",)
+    )
+    named = make(data__sources=tuple(texts), train__phases=("50%:train.batch_size=8",))
+    for cursor in (3, 60):
+        np.testing.assert_array_equal(listed.batch(cursor)["input_ids"], named.batch(cursor)["input_ids"])
+    before, plain = listed._prepared.digests, named._prepared.digests
+    assert before == plain | {f"@{languages}": before[f"@{languages}"]}
+    languages.write_text("\n".join(texts).replace("@2", "@3"))
+    after = make(data__sources=(f"@{languages}",))._prepared.digests
+    assert [name for name in before if before[name] != after[name]] == [f"@{languages}"]
+    for text, words in (
+        ("\n# nothing\n", "names no source"),
+        ("lines:missing.txt", "'lines:missing.txt': no such file"),
+    ):
+        languages.write_text(text)
+        with pytest.raises(UserError, match=words):
+            make(data__sources=(f"@{languages}",))
+    with pytest.raises(UserError, match=r"'@none.txt': none.txt cannot be read: No such file .*; @FILE names a source"):
+        make(data__sources=("@none.txt",))
+
+
 def test_what_cannot_be_mixed_is_refused(make: Make) -> None:
     with pytest.raises(UserError, match=r"data.mixture_alpha mixes by size: remove @WEIGHT from data.sources"):
         make("@1", "@1", "@1", data__mixture_alpha=0.3)
