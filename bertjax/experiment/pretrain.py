@@ -49,6 +49,8 @@ from bertjax.training.schedules import join_schedules
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
+_SHOWN = 32  # sources whose shares are printed
+
 
 def pretrain(
     cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS, callback: Callback | None = None
@@ -133,8 +135,11 @@ def _train(
     run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
     for line in summary(exp, prepared, sum(run.batches.sequences_per_epoch.values())):
         run.console.print(line)
-    for line in run.batches.mixture_lines(exp.cfg.train.num_steps) if isinstance(run.batches, PhasedPipeline) else ():
+    mixed = run.batches.mixture_lines(exp.cfg.train.num_steps) if isinstance(run.batches, PhasedPipeline) else []
+    for line in mixed[:_SHOWN]:
         run.console.print(line)
+    if more := len(mixed[_SHOWN:]):
+        run.console.print(f"and {more:,} more sources: bertjax prepare prints all")
     callback.on_train_begin(TrainingStart(exp, run, int(state.step), prepared.tokenizer, prepared.vocabulary.counts))
     return train(run, state, callback)[0]
 
