@@ -21,6 +21,7 @@ from bertjax.commands import (
     compile,
     config,
     configs,
+    decay,
     embed,
     env,
     eval_minimal_pairs,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
 COMMANDS: tuple[ModuleType, ...] = (
-    *(configs, config, tokenizer, prepare, inspect_data, pretrain, finetune, lr_find),
+    *(configs, config, tokenizer, prepare, inspect_data, pretrain, decay, finetune, lr_find),
     *(evaluate, export, report, compare),
     *(predict, pseudo_label, fill_mask, generate, embed, eval_sts, eval_minimal_pairs, score_choices),
     *(benchmark, compile, parity, env),
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bertjax: {error}", file=sys.stderr)
         return 2
     options, rest = build_parser().parse_known_args(arguments)
-    if arguments is None and options.module in (pretrain, finetune, benchmark):
+    if arguments is None and options.module in (pretrain, decay, finetune, benchmark):
         use_huge_pages()
     try:
         return _run(options, rest)
@@ -147,6 +148,8 @@ def _run_module(options: argparse.Namespace, rest: list[str]) -> int:
             raise UserError("dry_run=true estimates what pretrain and finetune cost; this command has no such estimate")
         if options.config.platform == "cpu":  # jax reads this on import; later, it has already opened an accelerator
             os.environ["JAX_PLATFORMS"] = "cpu"
+    elif getattr(options.module, "TAKES_OVERRIDES", False):
+        options.overrides = rest
     elif rest:
         raise UserError(f"unknown argument {rest[0]}")
     return options.module.run(options) or 0

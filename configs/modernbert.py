@@ -3,9 +3,13 @@
     bertjax pretrain --config modernbert:base --workdir runs/modern --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large (the authors' began as base: `init_from` and `init_growth=tile`), their extension to 8,192 tokens and
-the decay that ends it in one run base-8192 large-8192 (set `init_from` to what the first run exported), all of it in
-one run base-whole large-whole (1,024 tokens and base 10,000 of the rotation, then 8,192 and 160,000), and smoke
-smoke-whole (four layers, minutes on a CPU).
+the decay that ends it in one run base-8192 large-8192 (set `init_from` to what the first run exported), all three
+phases in one run base-whole large-whole (1.719T tokens in sequences of 1,024 with base 10,000 of the rotation, 250G in
+8,192 with 160,000, 50G of decay), and smoke smoke-whole (four layers, minutes on a CPU).
+
+Data: `--config modernbert:base-whole,sources` reads the sources of the phases from phase-1.txt, phase-2.txt and
+phase-3.txt of a folder, one per line, such as `text:web/*.txt.zst@0.7`; the authors decayed on more of their better
+text. Otherwise all phases read `data.sources`.
 
 Hardware and time: not measured here. Result: by the paper, GLUE 88.4 (base) after 2T tokens.
 
@@ -18,15 +22,17 @@ from five batches per device; and held-out text is masked at 30 % as well (their
 
 from ml_collections import ConfigDict
 
-from bertjax.config.defaults import base_config, make_smoke
+from bertjax.config.defaults import base_config, make_smoke, phase_text, set_phase_sources
 from bertjax.errors import require_one_of
 
 SIZES = ("base", "large", "base-8192", "large-8192", "base-whole", "large-whole", "smoke", "smoke-whole")
+SECOND = {"model.global_rope_theta": 160_000}  # as the third: they differ in their sources
 NEEDS_INIT_FROM = ("base-8192", "large-8192")
 
 
-def get_config(size: str = "base") -> ConfigDict:
-    """The phases of AnswerDotAI/ModernBERT:yamls/modernbert for one of `SIZES`."""
+def get_config(argument: str = "base") -> ConfigDict:
+    """The phases of AnswerDotAI/ModernBERT:yamls/modernbert for one of `SIZES`; after a comma, a folder of sources."""
+    size, _, folder = argument.partition(",")
     require_one_of("size", size, SIZES)
     config = base_config()
     large, extended, whole = size.startswith("large"), size.endswith("8192"), size.endswith("whole")
@@ -76,8 +82,10 @@ def get_config(size: str = "base") -> ConfigDict:
             config.data.seq_len = 256
             config.train.batch_size = 8
             config.optimizer.learning_rate = 7.5e-4
-            first = "data.seq_len=32,train.batch_size=32,optimizer.learning_rate=0.002,model.global_rope_theta=10000"
-            config.train.phases = (f"80%:{first}",)
+            first = {"data.seq_len": 32, "train.batch_size": 32, "optimizer.learning_rate": 2e-3}
+            first["model.global_rope_theta"] = 10_000
+            config.train.phases = (phase_text(0.8, first), phase_text(0.1, SECOND))
+    set_phase_sources(config, folder)
     return config
 
 
@@ -88,14 +96,16 @@ def _join(config: ConfigDict, extension: ConfigDict) -> None:
         "data.seq_len": config.data.seq_len,
         "train.batch_size": config.train.batch_size,
         "optimizer.learning_rate": config.optimizer.learning_rate,
+        "optimizer.weight_decay": config.optimizer.weight_decay,
         "model.global_rope_theta": 10_000,
     }
     ramp, warmup = config.train.batch_ramp_steps, config.schedule.warmup_steps
     total, length = first + steps, config.train.get_ref("num_steps")
     config.train.num_steps = total
     config.train.batch_ramp_steps, config.schedule.warmup_steps = length * ramp // total, length * warmup // total
-    config.train.phases = (f"{100 * first / total:.4f}%:{','.join(f'{k}={v}' for k, v in phase.items())}",)
+    config.train.phases = (phase_text(first / total, phase), phase_text(5 / 6 * steps / total, SECOND))
     config.data.seq_len, config.train.batch_size = extension.data.seq_len, extension.train.batch_size
     config.optimizer.learning_rate = extension.optimizer.learning_rate
+    config.optimizer.weight_decay = extension.optimizer.weight_decay
     config.schedule.name, config.schedule.end_lr_ratio = extension.schedule.name, extension.schedule.end_lr_ratio
     config.schedule.decay_steps = (length * steps + 6 * total - 1) // (6 * total)

@@ -168,7 +168,8 @@ def check_script(path: str, arguments: list[str]) -> None:
 
 def provide(words: list[str]) -> None:
     """Creates the files and folders that a config names, empty: a reader has them."""
-    for word in words:
+    of_phases = re.findall(r"data\.sources=(.*?)(?=,\s*(?:[\w.]+=|\d+%?:)|$)", "\n".join(words), re.M)
+    for word in (*words, *(f"--config.data.sources={sources}" for sources in of_phases)):
         match = re.fullmatch(
             r"--config\.(data\.(?:eval_)?sources|task\.(?:train|eval)|data\.tokenizer|init_from)=(.+)", word
         )
@@ -201,6 +202,8 @@ def check_bertjax(words: list[str]) -> None:
         check(cfg)
         if options.command == "pretrain":
             resolve(cfg)
+    elif getattr(options.module, "TAKES_OVERRIDES", False):
+        apply_overrides(base_config(), rest)
     else:
         assert [word for word in rest if word.startswith("--")] == [], f"unknown argument in {shlex.join(words)}"
 

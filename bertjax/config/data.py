@@ -22,20 +22,22 @@ class DataConfig(Settings, group="data"):
 
     sources: tuple[str, ...] = setting(
         ("builtin:python-docs",),
+        phase=True,
         help='KIND:WHERE[#FIELD][@WEIGHT][@MIN..MAX epochs], such as "text:books/*.txt.zst@0.3"; kinds: builtin text '
-        "lines files jsonl parquet arrow tar hub.",
+        "lines files jsonl parquet arrow tar hub. @FILE: the sources that a file names, one per line.",
     )
     eval_sources: tuple[str, ...] = setting(
         (),
-        help="Held-out text, in the same notation; (): documents of `sources` are held out by the hash of their text.",
+        help="Held-out text, in the same notation; (): documents of `sources`, of all phases, are held out by the "
+        "hash of their text.",
     )
     eval_fraction: float = setting(0.01, help="Share of documents that is held out when `eval_sources` is ().")
     tokenizer: str = setting(
         "wordpiece",
         path=True,
-        help="Trained on `sources`: wordpiece, bpe (of bytes), unigram, sentencepiece_bpe, wordlevel (whole words or "
-        "`token_pattern`), char. Otherwise the path of a folder, tokenizer.json, vocab.txt or spiece.model, "
-        "or hub:NAME[@REVISION].",
+        help="Trained on the `sources` of all phases: wordpiece, bpe (of bytes), unigram, sentencepiece_bpe, wordlevel "
+        "(whole words or `token_pattern`), char. Otherwise the path of a folder, tokenizer.json, vocab.txt or "
+        "spiece.model, or hub:NAME[@REVISION].",
     )
     token_pattern: str | None = setting(
         None,

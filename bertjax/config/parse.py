@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +20,9 @@ from bertjax.config.objectives import objective_config
 from bertjax.config.objectives.base import STREAM_FORMATS, ObjectiveConfig
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.overrides import check_keys, load_config, set_values
-from bertjax.config.phases import list_phases
+from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
-from bertjax.config.sources import Source, check_source, parse_source
+from bertjax.config.sources import Source, check_source, expand_lists, parse_source
 from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.errors import UserError
 from bertjax.storage import copy_folder, is_url
@@ -54,15 +55,14 @@ def check(cfg: ConfigDict) -> None:
         )
     if cfg.resume_from is not None and cfg.init_from is not None:
         raise UserError("init_from and resume_from both set the state to start from: use one of them")
-    for cls in (DataConfig, FilterConfig, SourceMixtureConfig, DistributedConfig, OptimizerConfig):
+    for cls in (DataConfig, FilterConfig, SourceMixtureConfig, DistributedConfig):
         read_group(cfg, cls)
-    _check_sources(cfg)
+    _check_eval_sources(cfg)
     if cfg.export.average_last > cfg.checkpoint.keep:
         raise UserError(
             f"export.average_last={cfg.export.average_last} needs as many checkpoints: raise checkpoint.keep to that"
         )
     loop_config(cfg)
-    schedule_config(cfg)
     phases = list_phases(cfg)
     for phase in phases:
         try:
@@ -74,6 +74,8 @@ def check(cfg: ConfigDict) -> None:
 
 def _check_phase(cfg: ConfigDict) -> None:
     """Checks what phases may change."""
+    read_group(cfg, OptimizerConfig)
+    schedule_config(cfg)
     data, model, objective, mesh = cfg.data, encoder_config(cfg), objective_config(cfg), read_group(cfg, MeshConfig)
     if not objective.is_finetuning:
         _check_lengths(cfg, objective)
@@ -84,6 +86,7 @@ def _check_phase(cfg: ConfigDict) -> None:
         )
     objective.check_example_format(data.example_format)
     objective.check_model(model)
+    _check_sources(cfg)
     if data.example_format in STREAM_FORMATS:
         _check_stream(cfg, model.bi_data)
     _check_packing(cfg)
@@ -120,8 +123,17 @@ def _check_batch_sizes(cfg: ConfigDict, shards: int) -> None:
 
 
 def sources(cfg: ConfigDict) -> list[Source]:
-    """Returns the training sources; raises `UserError` for one that is not there."""
+    """Returns the training sources of a phase; raises `UserError` for one that is not there."""
     return _sources(cfg.data.sources, "data.sources")
+
+
+def all_sources(cfg: ConfigDict) -> list[Source]:
+    """Returns the training sources of all phases, each once, whatever its weights."""
+    origins: dict[object, Source] = {}
+    for phase in list_phases(cfg):
+        for source in sources(phase.cfg):
+            origins.setdefault(source.origin, source)
+    return list(origins.values())
 
 
 def eval_sources(cfg: ConfigDict) -> list[Source]:
@@ -145,10 +157,10 @@ def schedule_config(cfg: ConfigDict) -> ScheduleConfig:
     return read_group(cfg, ScheduleConfig, learning_rate=cfg.optimizer.learning_rate, num_steps=cfg.train.num_steps)
 
 
-def peak_rates(cfg: ConfigDict) -> list[tuple[int, float]]:
-    """Returns first step and peak learning rate of every phase; empty if all have that of the config."""
-    peaks = [(phase.start, phase.cfg.optimizer.learning_rate) for phase in list_phases(cfg)]
-    return peaks if any(peak != cfg.optimizer.learning_rate for _, peak in peaks) else []
+def schedule_configs(cfg: ConfigDict) -> list[tuple[int, ScheduleConfig]]:
+    """Returns first step and schedule of every phase; phases without a change of it are one."""
+    configs = [(phase.start, schedule_config(phase.cfg)) for phase in list_phases(cfg)]
+    return configs[:1] + [each for before, each in itertools.pairwise(configs) if each[1] != before[1]]
 
 
 def loop_config(cfg: ConfigDict) -> LoopConfig:
@@ -175,19 +187,22 @@ def best_metric(cfg: ConfigDict) -> str | None:
 
 
 def _check_sources(cfg: ConfigDict) -> None:
-    training, held_out, evaluation = sources(cfg), eval_sources(cfg), evaluation_sources(cfg)
+    training = sources(cfg)
     weighted = [source for source in training if source.weight is not None]
     if weighted and len(weighted) < len(training):
         raise UserError("data.sources: give every source a weight (@NUMBER) or none of them")
-    if any(source.weight is not None or source.epochs for source in held_out):
+
+
+def _check_eval_sources(cfg: ConfigDict) -> None:
+    if any(source.weight is not None or source.epochs for source in eval_sources(cfg)):
         raise UserError("data.eval_sources: held-out sources have no weights and no epochs")
-    if any(source.weight is not None or source.epochs for source in evaluation):
+    if any(source.weight is not None or source.epochs for source in evaluation_sources(cfg)):
         raise UserError("data.decontaminate: evaluation text has no weights and no epochs")
 
 
 def limits_epochs(cfg: ConfigDict) -> bool:
     """Returns whether the shares of sources follow the length of the run, because their epochs are limited."""
-    has_limits = any(parse_source(text).epochs for text in cfg.data.sources)
+    has_limits = any(parse_source(text).epochs for text in expand_lists(source_texts(cfg)))
     return has_limits or any(phase.cfg.data.mixture_epochs != ".." for phase in list_phases(cfg))
 
 
@@ -197,10 +212,10 @@ def _check_mixture(cfg: ConfigDict) -> None:
 
 
 def _check_stream(cfg: ConfigDict, bi_data: bool) -> None:
-    if len(cfg.data.sources) > 1:
+    if (count := len(sources(cfg))) > 1:
         raise UserError(
-            f"data.example_format={cfg.data.example_format}: streams need a single source, not "
-            f"{len(cfg.data.sources)}; a pattern such as text:corpus/*.txt names many files"
+            f"data.example_format={cfg.data.example_format}: streams need a single source, not {count}; a pattern "
+            "such as text:corpus/*.txt names many files"
         )
     for key in ("train", "eval"):
         if bi_data and cfg[key].batch_size % 2:
@@ -220,9 +235,9 @@ def _check_packing(cfg: ConfigDict) -> None:
 
 
 def _sources(texts: tuple[str, ...], key: str) -> list[Source]:
-    parsed = [parse_source(text, key) for text in texts]
+    parsed = [parse_source(text, key) for text in expand_lists(texts, key)]
     for source in parsed:
         check_source(source)
-    if len({source.text for source in parsed}) < len(parsed):
+    if len({source.origin for source in parsed}) < len(parsed):
         raise UserError(f"{key} names a source twice")
     return parsed

@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from bertjax.config.overrides import apply_overrides, copy_config, declared
+from bertjax.config.fields import format_value
+from bertjax.config.overrides import apply_overrides, copy_config, declared, flatten
 from bertjax.errors import UserError
 
 MAX_SIZES = 32
 """Upper limit of batch sizes in a ramp: each is compiled."""
 
 _PHASE = re.compile(r"(\d+(?:\.\d+)?)(%?):(.+)", re.DOTALL)
+_NEXT_SETTING = re.compile(r"(?<!\\),(?=\s*\w+(?:\.\w+)+=)")
 
 
 class Phase(NamedTuple):
@@ -42,6 +44,42 @@ def list_phases(cfg: ConfigDict) -> list[Phase]:
     return phases
 
 
+def phase_before(cfg: ConfigDict, step: int) -> Phase:
+    """Returns the phase that a checkpoint of this step was trained in."""
+    return [phase for phase in list_phases(cfg) if phase.start < max(step, 1)][-1]
+
+
+def write_past(cfg: ConfigDict, step: int, later: ConfigDict) -> tuple[str, ...]:
+    """Writes the first batches of a run as phases of another one, which continues it with other settings.
+
+    Args:
+        cfg: Config of the run.
+        step: Number of these batches.
+        later: Config of the run that continues it.
+
+    Returns:
+        A value of `train.phases`: settings that differ, without the schedule, which is not read again.
+    """
+    phases, known, after = list_phases(cfg), declared(cfg), flatten(later)
+    past = []
+    for phase, stop in zip(phases, [*(each.start for each in phases[1:]), step], strict=True):
+        settings = [
+            f"{key}={format_value(value)}"
+            for key, value in flatten(phase.cfg).items()
+            if known[key].phase and value != after.get(key) and not key.startswith("schedule.")
+        ]
+        if phase.start < step:
+            past.append((min(stop, step) - phase.start, settings))
+    if not any(settings for _, settings in past):
+        return ()
+    return tuple(f"{steps}:{','.join(settings or [f'data.seq_len={later.data.seq_len}'])}" for steps, settings in past)
+
+
+def source_texts(cfg: ConfigDict) -> list[str]:
+    """Returns the sources of all phases as they are written, each text once."""
+    return list(dict.fromkeys(text for phase in list_phases(cfg) for text in phase.cfg.data.sources))
+
+
 def _config_at(cfg: ConfigDict, settings: list[str], batch_size: int | None) -> ConfigDict:
     if not settings and batch_size is None:
         return cfg
@@ -65,7 +103,7 @@ def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
         match = _PHASE.fullmatch(text)
         if match is None:
             raise UserError(f"train.phases: {text!r} is not STEPS:KEY=VALUE,... such as 90%:data.seq_len=128")
-        settings = [part.strip() for part in match[3].split(",")]
+        settings = [part.strip() for part in _NEXT_SETTING.split(match[3])]  # other commas are within a value
         for setting in settings:
             key = setting.partition("=")[0]
             if (each := declared(cfg).get(key)) is not None and not each.phase:

@@ -1,4 +1,7 @@
-"""The grammar of sources, `KIND:WHERE[:CONFIG[:SPLIT]][#FIELD][@WEIGHT][@MIN..MAX]`, and the files that they name."""
+"""The grammar of sources, `KIND:WHERE[:CONFIG[:SPLIT]][#FIELD][@WEIGHT][@MIN..MAX]`, and the files that they name.
+
+A file of sources is `@FILE`.
+"""
 
 from __future__ import annotations
 
@@ -177,6 +180,11 @@ class Source:
         return SOURCES.load(self.kind)
 
     @property
+    def origin(self) -> tuple[str, str, str | None]:
+        """Kind, WHERE and field: the text itself, without its share."""
+        return self.kind, self.where, self.field
+
+    @property
     def hub_parts(self) -> HubData:
         """Parts of a hub source; see `split_hub_name`."""
         if (parts := split_hub_name(self.where)) is None:
@@ -238,6 +246,34 @@ def parse_source(text: str, key: str = "data.sources", purpose: str = "documents
     if kind == "hub":
         _ = source.hub_parts  # raises for another form
     return source
+
+
+def expand_lists(texts: Iterable[str], key: str = "data.sources") -> list[str]:
+    """Replaces every `@FILE` by the sources that the file names, one per line; empty lines and # comments are skipped.
+
+    Args:
+        texts: Sources and files of sources.
+        key: The config key that messages name.
+
+    Raises:
+        UserError: A file cannot be read, or names no source.
+    """
+    return [each for text in texts for each in (read_list(text, key) if text.startswith("@") else [text])]
+
+
+def read_list(text: str, key: str = "data.sources") -> list[str]:
+    """Returns the sources of one `@FILE`; see `expand_lists`."""
+    path = local_path(text.removeprefix("@"))
+    require_regular_file(path, f"{key}: {text!r}")
+    try:
+        with open_binary(path) as file:
+            lines = [line.strip() for line in file.read().decode("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{key}: {text!r}: {path} cannot be read: {reason}; @FILE names a source per line") from None
+    if sources := [line for line in lines if line and not line.startswith("#")]:
+        return sources
+    raise UserError(f"{key}: {text!r}: {path} names no source; write one per line")
 
 
 def parse_task_source(text: str, key: str) -> Source:

@@ -34,7 +34,8 @@ class TrainConfig(Settings, group="train"):
     phases: tuple[str, ...] = setting(
         (),
         help='Phases at the start, one after the other: "STEPS:KEY=VALUE,KEY=VALUE" or "90%:...", such as '
-        '"90%:data.seq_len=128" (BERT). All other keys, and the steps after the last phase, follow the config.',
+        '"90%:data.seq_len=128" (BERT). All other keys, and the steps after the last phase, follow the config. They '
+        "may change text, masks, lengths, rates and more (docs/continued.md).",
     )
     microbatches: int = setting(
         1,

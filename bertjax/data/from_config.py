@@ -23,9 +23,9 @@ from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.objectives.base import STREAM_FORMATS
-from bertjax.config.phases import list_phases
+from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
-from bertjax.config.sources import Source, source_entries
+from bertjax.config.sources import Source, read_list, source_entries
 from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter, EvaluationText
 from bertjax.data.readers import DocumentStats
@@ -48,26 +48,31 @@ if TYPE_CHECKING:
 LogFunction = Callable[[str], None]
 
 _SHOWN = 4  # tokens that a message names
+_MIXTURE_KEYS = ("sources", *settings_of(SourceMixtureConfig))
 _TEXT_VERSION = 3
 """Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A tokenizer and the corpora tokenised with it; `digests` name both in checkpoints."""
+    """A tokenizer and the corpora of all phases tokenised with it; `digests` name all in checkpoints.
+
+    `lists` has the digests of files of sources, because weights and order in them count as well.
+    """
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
     training: dict[str, PreparedCorpus]
     held_out: dict[str, PreparedCorpus]
-    weights: dict[str, float | None]
+    lists: dict[str, str] = dataclasses.field(default_factory=dict)
     formats: dict[str, ExampleFormat] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Formats of the corpora, by what makes them."""
 
     @property
     def digests(self) -> dict[str, str]:
         corpora = self.training | {f"eval:{name}": corpus for name, corpus in self.held_out.items()}
-        return {"tokenizer": self.tokenizer.digest} | {name: corpus.digest for name, corpus in corpora.items()}
+        named = {name: corpus.digest for name, corpus in corpora.items()}
+        return {"tokenizer": self.tokenizer.digest} | named | self.lists
 
 
 def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
@@ -75,7 +80,7 @@ def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
     from bertjax.data.corpus import open_corpus
 
     require_cache_dir(cfg)
-    training, held_out = parse.sources(cfg), parse.eval_sources(cfg)
+    training, held_out = parse.all_sources(cfg), parse.eval_sources(cfg)
     tokenizer = load_or_train_tokenizer(cfg, say)
     fraction = 0.0 if held_out else cfg.data.eval_fraction
     named = dict(zip(source_names(training), training, strict=True))
@@ -88,8 +93,14 @@ def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
         vocabulary=tokenizer.vocabulary(counts),
         training=corpora,
         held_out=held,
-        weights={name: source.weight for name, source in named.items()},
+        lists=list_digests(cfg),
     )
+
+
+def list_digests(cfg: ConfigDict) -> dict[str, str]:
+    """Returns the digest of what every file of sources (`@FILE`) of a config names."""
+    texts = [*source_texts(cfg), *cfg.data.eval_sources]
+    return {text: _hash(*read_list(text)) for text in texts if text.startswith("@")}
 
 
 def require_cache_dir(cfg: ConfigDict) -> None:
@@ -168,6 +179,8 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
     phases: list[PhaseBatches] = []
     listed = list_phases(cfg)
     stops = [*(phase.start for phase in listed[1:]), cfg.train.num_steps]
+    training = parse.all_sources(cfg)
+    names = {source.origin: name for name, source in zip(source_names(training), training, strict=True)}
     totals: Counter[str] = Counter()  # sequences of every stream over the run
     for (start, current), stop in zip(listed, stops, strict=True):
         totals[str(current.data)] += (stop - start) * current.train.batch_size
@@ -176,14 +189,14 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
     for (start, current), stop in zip(listed, stops, strict=True):
         stream, sequences = str(current.data), current.train.batch_size
         mixing = mixing_from_config(current, totals[stream])
-        pipeline = _pipeline(
-            current, prepared, prepared.training, "train", prepared.weights, sequences, cfg.seed, mixing
-        )
-        form, first = str(dict(current.data) | dict.fromkeys(settings_of(SourceMixtureConfig))), position[stream]
+        weights = {names[source.origin]: source.weight for source in parse.sources(current)}
+        corpora = {name: prepared.training[name] for name in weights}
+        pipeline = _pipeline(current, prepared, corpora, "train", weights, sequences, cfg.seed, mixing)
+        form, first = str(dict(current.data) | dict.fromkeys(_MIXTURE_KEYS)), position[stream]
         pipeline.continue_at(first, used.get(form, {}))
         phases.append(PhaseBatches(start, first, pipeline))
         position[stream] += (stop - start) * sequences
-        used[form] = pipeline.num_used(position[stream])
+        used[form] = used.get(form, {}) | pipeline.num_used(position[stream])
     return PhasedPipeline(phases, share or all_sequences)
 
 
@@ -305,7 +318,7 @@ def source_names(sources: Sequence[Source]) -> list[str]:
 def training_documents(cfg: ConfigDict) -> Iterator[str]:
     """Yields the training split only, so that held-out text does not enter the tokenizer."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
-    for source in parse.sources(cfg):
+    for source in parse.all_sources(cfg):
         filter_ = DocumentFilter(read_group(cfg, FilterConfig), evaluation_text(cfg))
         saved = filter_.filter_each(iter_documents(source, cfg.data.encoding_errors))
         yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
@@ -321,7 +334,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
     library = "sentencepiece" if data.tokenizer in ("unigram", "sentencepiece_bpe") else "tokenizers"
     parts = [
         _TEXT_VERSION,
-        [content_digest(source, cfg) for source in parse.sources(cfg)],
+        [content_digest(source, cfg) for source in parse.all_sources(cfg)],
         0.0 if data.eval_sources else data.eval_fraction,
         [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase, *filter(None, [data.token_pattern])],
         [library, version(library), *([2] if data.tokenizer == "wordpiece" else [])],
@@ -340,7 +353,7 @@ def sequences_if_prepared(cfg: ConfigDict) -> int | None:
         return None
     tokenizer = load_or_train_tokenizer(cfg)
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
-    selected = [(source, fraction) for source in parse.sources(cfg)] + [
+    selected = [(source, fraction) for source in parse.all_sources(cfg)] + [
         (source, 1.0) for source in parse.eval_sources(cfg)
     ]
     folders = [

@@ -30,8 +30,8 @@ class PhasedPipeline:
 
     @property
     def sequences_per_epoch(self) -> dict[str, int]:
-        """Sequences of the first epoch of each source, in the last phase."""
-        return self.phases[-1].pipeline.sequences_per_epoch
+        """Sequences of the first epoch of each source, in the last phase that reads it."""
+        return {name: count for phase in self.phases for name, count in phase.pipeline.sequences_per_epoch.items()}
 
     def mixture_lines(self, num_steps: int) -> list[str]:
         """Returns a line with share and epochs of every source over a run, none for a single source."""

@@ -26,7 +26,7 @@ from bertjax.config.phases import Phase, list_phases
 from bertjax.config.registry import import_subclass
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.io.jsonl import JsonlLog
 from bertjax.io.tree_paths import map_with_path
 from bertjax.models import encoder_decoder
@@ -40,12 +40,13 @@ from bertjax.training.flops import peak_flops, training_flops
 from bertjax.training.logging import Console, MetricWriter, TensorBoardWriter, WandbWriter
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.run_context import Batches, PhaseProgram, RunContext
-from bertjax.training.schedules import make_schedule
+from bertjax.training.schedules import join_schedules
 from bertjax.training.sharding import host_copy, local_sequences, make_mesh, state_shardings
 from bertjax.training.state import TrainState
 from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
 from bertjax.types import Params, Vocabulary
 
+_SHOWN = 4  # sources that a line names
 EVAL_SEED = 0
 """Seed of held-out masks: the same for all runs, so that their metrics can be compared."""
 
@@ -133,14 +134,18 @@ def make_experiment(
     """
     check_devices(cfg, devices)
     mesh = make_mesh(read_group(cfg, MeshConfig), devices)
-    schedule = make_schedule(parse.schedule_config(cfg), parse.peak_rates(cfg))
+    schedule = join_schedules(parse.schedule_configs(cfg))
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels are chosen for the platform of the mesh
         phases = [(phase, make_objective(phase.cfg, vocabulary, teacher)) for phase in list_phases(cfg)]
-    _require_same_state(phases)
     params = jax.eval_shape(phases[-1][1].init, jax.random.key(0))
-    optimizer = make_optimizer(read_group(cfg, OptimizerConfig), schedule, params, cfg.seed)
-    programs = [_program(phase, objective, optimizer, mesh) for phase, objective in phases]
-    return Experiment(cfg, mesh, schedule, optimizer, programs)
+    optimizers = [
+        make_optimizer(read_group(phase.cfg, OptimizerConfig), schedule, params, cfg.seed) for phase, _ in phases
+    ]
+    parts = [(*each, optimizer) for each, optimizer in zip(phases, optimizers, strict=True)]
+    _require_same_state(parts)
+    names_sources = len({phase.cfg.data.sources for phase, _ in phases}) > 1
+    programs = [_program(*part, mesh, names_sources) for part in parts]
+    return Experiment(cfg, mesh, schedule, optimizers[-1], programs)
 
 
 def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Objective:
@@ -175,9 +180,14 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
 
 
 def _program(
-    phase: Phase, objective: Objective, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
+    phase: Phase,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh,
+    names_sources: bool,
 ) -> PhaseProgram:
-    train = phase.cfg.train
+    train, length = phase.cfg.train, phase.cfg.data.seq_len
+    sources = f" of {comma_list(phase.cfg.data.sources, _SHOWN)}" if names_sources else ""
     compiled = functools.partial(
         compile_train_step,
         mesh,
@@ -189,7 +199,6 @@ def _program(
         dropout_impl=None if train.dropout_prng == "threefry" else train.dropout_prng,
         skip_nonfinite=train.on_nonfinite == "skip",
     )
-    length = phase.cfg.data.seq_len
     return PhaseProgram(
         phase=phase,
         objective=objective,
@@ -197,27 +206,30 @@ def _program(
         train_steps=compiled(multi_step=True) if train.steps_per_dispatch > 1 else None,
         eval_step=compile_eval_step(mesh, objective, EVAL_SEED),
         flops_per_token=lambda filled: training_flops(objective, filled * length),
-        title=f"from step {phase.start} on: batches of {train.batch_size} sequences of {length} tokens",
+        title=f"batches of {train.batch_size} sequences of {length} tokens{sources}",
     )
 
 
-def _require_same_state(phases: list[tuple[Phase, Objective]]) -> None:
-    """Raises `UserError` if phases differ in the parameters or in the memory that they carry from step to step."""
+def _require_same_state(phases: list[tuple[Phase, Objective, optax.GradientTransformation]]) -> None:
+    """Raises `UserError` if phases differ in the parameters, or in what they and the optimizer carry between steps."""
 
-    def state(phase: Phase, objective: Objective) -> Any:
-        of = jax.eval_shape(
-            lambda key: (objective.init(key), objective.init_carry(phase.cfg.train.batch_size)), jax.random.key(0)
-        )
+    def init(phase: Phase, objective: Objective, optimizer: optax.GradientTransformation) -> Any:
+        params = objective.init(jax.random.key(0))
+        return params, objective.init_carry(phase.cfg.train.batch_size), optimizer.init(params)
+
+    def state(*part: Any) -> Any:
+        of = jax.eval_shape(lambda: init(*part))
         return jax.tree_util.tree_structure(of), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(of)]
 
     if len(phases) == 1:
         return
     last = state(*phases[-1])
-    for phase, objective in phases[:-1]:
-        if state(phase, objective) != last:
+    for part in phases[:-1]:
+        if state(*part) != last:
             raise UserError(
-                f"the phase from step {phase.start} on has other parameters than the last one, or carries a memory of "
-                "another size; train.phases and train.initial_batch_size must leave both as they are"
+                f"the phase from step {part[0].start} on has other parameters than the last one, another state of the "
+                "optimizer, or carries a memory of another size; train.phases and train.initial_batch_size must leave "
+                "all three as they are"
             )
 
 

@@ -182,7 +182,7 @@ def _save_encoder_decoder(out: Path, model: PretrainedEncoderDecoder, **argument
 def _sample_lines(cfg: ConfigDict) -> list[str]:
     """Returns the first lines of local training text, to compare tokenizers; none if the files are gone."""
     with contextlib.suppress(UserError):
-        sources = [source for source in parse.sources(cfg) if source.spec.is_file or source.kind == "builtin"]
+        sources = [source for source in parse.all_sources(cfg) if source.spec.is_file or source.kind == "builtin"]
         documents = (document for source in sources for document in iter_documents(source, cfg.data.encoding_errors))
         lines = (line for document in documents for line in document[:_SAMPLED_CHARS].split("\n") if line.strip())
         return list(itertools.islice(lines, _SAMPLED_LINES))

@@ -25,31 +25,44 @@ _WEIGHTS = ("masked_weights", "next_weights", "target_weights")
 PAIR_NAMES = ("B follows A", "B does not follow A")
 
 
-def inspect_data(cfg: ConfigDict, num_batches: int, num_sequences: int, out: Path | None) -> None:
-    """Prints sequences of the first batches of a run, with its masks.
+def inspect_data(cfg: ConfigDict, num_batches: int, num_sequences: int, out: Path | None, first: int = 0) -> None:
+    """Prints sequences of some batches of a run, with the masks of their phase.
 
     Args:
         cfg: checked config.
         num_batches: number of batches.
         num_sequences: sequences to print per batch.
         out: .npz file for all arrays of the batches.
+        first: number of the first batch.
 
     Raises:
-        UserError: the text cannot be prepared, or `out` cannot be written.
+        UserError: the run has no such batches, their text cannot be prepared, or `out` cannot be written or would hold
+            batches of two shapes.
     """
     if num_batches < 1:
         raise UserError(f"--batches must be at least 1, not {num_batches}")
+    if not 0 <= first <= cfg.train.num_steps - num_batches:
+        raise UserError(
+            f"--first {first}, --batches {num_batches}: the run has the batches 0 to {cfg.train.num_steps - 1}"
+        )
     if out is not None and out.suffix != ".npz":
         raise UserError(f"--out {out} must end in .npz")
     prepared = from_config.prepare(cfg)
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     pipeline = from_config.training_pipeline(cfg, prepared)
-    corrupt = jax.jit(exp.programs[0].objective.corrupt)
+    corrupt = jax.jit(lambda objective, *arguments: objective.corrupt(*arguments), static_argnums=0)
     key = purpose_key(cfg.seed, "corrupt")
-    batches = [jax.device_get(corrupt(pipeline.batch(cursor), key, np.int32(cursor))) for cursor in range(num_batches)]
+    batches = [
+        jax.device_get(corrupt(exp.at(cursor + 1).objective, pipeline.batch(cursor), key, np.int32(cursor)))
+        for cursor in range(first, first + num_batches)
+    ]
+    if out is not None and len({tuple(array.shape for array in batch.values()) for batch in batches}) > 1:
+        raise UserError(
+            f"--out {out}: these batches are of phases with other shapes; write those of one phase at a time"
+        )
     console = Console(soft_wrap=True, highlight=False)
-    for cursor, batch in enumerate(batches):
+    for cursor, batch in enumerate(batches, first):
         for name, part in members(batch).items():
             console.print(f"batch {cursor}{f', {name}' if name else ''}: {describe(part)}")
             for row in range(min(num_sequences, len(part["input_ids"]))):

@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.objectives import objective_config
-from bertjax.config.phases import amounts
+from bertjax.config.phases import amounts, source_texts
 from bertjax.config.task import task_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment.workdir import parse_checkpoint
@@ -63,7 +63,7 @@ def model_facts(
         facts["continues"] = f"{workdir.name} from step {first:,}"
     return facts | {
         "objective": objective.summary,
-        "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
+        "data": f"{', '.join(source_texts(cfg))} ({tokens:,} tokens)",
         "batch_size": cfg.train.batch_size,
         "seq_len": cfg.data.seq_len,
         "tokens_seen": amounts(cfg, step)[1] - amounts(cfg, first)[1],
@@ -81,7 +81,7 @@ def data_sources(cfg: ConfigDict) -> dict[str, list[str]]:
     """Returns the sources of training and held-out data; held-out text of the training sources is not listed."""
     if objective_config(cfg).is_finetuning:
         return {"train": list(cfg.task.train), "eval": list(cfg.task.eval)}
-    return {"train": list(cfg.data.sources), "eval": list(cfg.data.eval_sources)}
+    return {"train": source_texts(cfg), "eval": list(cfg.data.eval_sources)}
 
 
 def _task_facts(cfg: ConfigDict, labels: tuple[str, ...], num_examples: Mapping[str, int]) -> dict[str, Any]:

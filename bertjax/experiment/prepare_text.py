@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.data import from_config
 from bertjax.data.corpus import open_corpus
@@ -79,11 +78,10 @@ def _opened(cfg: ConfigDict, described: Mapping[str, Any]) -> Prepared:
         tokenizer = from_config.complete_tokenizer(load_tokenizer(described["tokenizer"]), cfg)
     training = {name: describe_corpus(Path(folder)) for name, folder in described["training"].items()}
     counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
-    weights = zip(training, (source.weight for source in parse.sources(cfg)), strict=True)
     return Prepared(
         tokenizer=tokenizer,
         vocabulary=tokenizer.vocabulary(counts),
         training=training,
         held_out={name: describe_corpus(Path(folder)) for name, folder in described["held_out"].items()},
-        weights=dict(weights),
+        lists=from_config.list_digests(cfg),
     )

@@ -45,9 +45,11 @@ from bertjax.experiment.workdir import (
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import encode_sentences, fill_mask
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
-from bertjax.training.schedules import make_schedule
+from bertjax.training.schedules import join_schedules
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
+
+_SHOWN = 32  # sources whose shares are printed
 
 
 def pretrain(
@@ -133,8 +135,11 @@ def _train(
     run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
     for line in summary(exp, prepared, sum(run.batches.sequences_per_epoch.values())):
         run.console.print(line)
-    for line in run.batches.mixture_lines(exp.cfg.train.num_steps) if isinstance(run.batches, PhasedPipeline) else ():
+    mixed = run.batches.mixture_lines(exp.cfg.train.num_steps) if isinstance(run.batches, PhasedPipeline) else []
+    for line in mixed[:_SHOWN]:
         run.console.print(line)
+    if more := len(mixed[_SHOWN:]):
+        run.console.print(f"and {more:,} more sources: bertjax prepare prints all")
     callback.on_train_begin(TrainingStart(exp, run, int(state.step), prepared.tokenizer, prepared.vocabulary.counts))
     return train(run, state, callback)[0]
 
@@ -160,11 +165,7 @@ def summary(exp: build.Experiment, prepared: Prepared, sequences: int) -> list[s
         f"{sequences:,} sequences of {last.cfg.data.seq_len} tokens per epoch; {cfg.train.num_steps:,} steps of "
         f"{last.cfg.train.batch_size} sequences are {slots / sequences:.1f} epochs",
     ]
-    lines += [
-        f"until step {after.phase.start}: batches of {program.phase.cfg.train.batch_size} sequences of "
-        f"{program.phase.cfg.data.seq_len} tokens"
-        for program, after in itertools.pairwise(exp.programs)
-    ]
+    lines += [f"until step {after.phase.start}: {program.title}" for program, after in itertools.pairwise(exp.programs)]
     return lines + from_config.few_rows_warning(cfg, prepared, sequences)
 
 
@@ -239,14 +240,15 @@ def _held_out_loss(exp: build.Experiment, prepared: Prepared, params: Params) ->
 
 def _print_schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> None:
     """Prints how a change of length, schedule or peak changes the learning rate."""
-    keys = [each for each in changes if each[0].startswith(("train.num_steps", "schedule.", "optimizer.learning_rate"))]
+    rated = ("train.num_steps", "train.phases", "schedule.", "optimizer.learning_rate")
+    keys = [each for each in changes if each[0].startswith(rated)]
     if not keys:
         return
     old = copy_config(exp.cfg)
     for key, before, _ in keys:
         group, leaf = key.split(".")
         old[group][leaf] = before
-    was = make_schedule(parse.schedule_config(old), parse.peak_rates(old))
+    was = join_schedules(parse.schedule_configs(old))
     last = exp.cfg.train.num_steps - 1
     print(
         f"  learning rate of the next step: {float(was(step)):.3e} before, {float(exp.schedule(step)):.3e} now; "

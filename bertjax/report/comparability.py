@@ -195,7 +195,10 @@ def group_comparable(runs: Iterable[ComparedRun]) -> list[Group]:
 def _loss_key(each: ComparedRun) -> str:
     """Returns everything that a held-out loss depends on besides the weights, as JSON."""
     run, data = each.run, each.run.setting("data") or {}
-    sources = data.get("eval_sources") or data.get("sources")
+    facts = run.newest("run")
+    recorded = facts[-1].get("sources") if facts else None  # those of all phases
+    trained = recorded.get("train") if isinstance(recorded, dict) else None
+    sources = data.get("eval_sources") or trained or data.get("sources")
     parts: list[Any] = [run.setting(key) for key in _SAME_LOSS]
     parts += [data.get(key) for key in _SAME_TEXT] + [sources, each.tokenizer]
     parts += [run.setting(f"task.{key}") for key in _SAME_TASK]

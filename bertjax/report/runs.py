@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import read_group
 from bertjax.experiment.hub_names import recall_commits
-from bertjax.experiment.workdir import changed_keys, check_start
+from bertjax.experiment.workdir import changed_keys, check_start, hold_workdir
 from bertjax.io.staging import display_path
 from bertjax.report.render import FILE as REPORT
 
@@ -65,6 +65,29 @@ def _print_next_steps(cfg: ConfigDict, workdir: Path, processes: ProcessGroup) -
               f"{shlex.quote(display_path(workdir))} --out FOLDER")  # fmt: skip
     if cfg.report.enabled and (workdir / REPORT).exists():
         print(f"report: {display_path(workdir / REPORT)}")
+
+
+def decay(run: str, steps: Sequence[int], length: int, workdir: Path, overrides: Sequence[str] = ()) -> None:
+    """Decays the learning rate from several checkpoints of a run, and compares held-out losses.
+
+    The same call resumes unfinished decays. Arguments are those of `experiment.decay.decay_runs`.
+
+    Args:
+        run: work directory of the run.
+        steps: steps of its checkpoints.
+        length: steps of a decay.
+        workdir: directory of the decays.
+        overrides: `--config.KEY=VALUE` arguments for all of them.
+    """
+    from bertjax.experiment.decay import decay_runs, summarize_decays
+
+    runs = decay_runs(run, steps, length, workdir, overrides)
+    with hold_workdir(workdir):
+        for step, (folder, cfg) in runs.items():
+            print(f"--- from step {step}")
+            pretrain(cfg, folder)
+    print(f"held-out losses of decays of {length:,} steps")
+    print("\n".join(summarize_decays(run, runs)))
 
 
 def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[str]) -> list[SweepResult]:

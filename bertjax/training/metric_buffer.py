@@ -68,7 +68,7 @@ class MetricBuffer:
         if program is self.program:
             return
         self.write()
-        self._run.console.print(program.title)
+        self._run.console.print(f"from step {program.phase.start} on: {program.title}")
         self.tracker.losses.clear()  # losses of another phase have another range
         self.program, self._untimed, self._compiled = program, None, False
 

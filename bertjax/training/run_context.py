@@ -43,7 +43,7 @@ class PhaseProgram:
     eval_step: Any = None
     evaluate: Callable[[Params, Any], Mapping[str, float]] = lambda params, frozen: {}  # held-out metrics, `eval/...`
     flops_per_token: Callable[[float], float] = lambda filled: 0.0  # of the share of positions that hold real tokens
-    title: str = ""  # printed when the phase begins
+    title: str = ""  # its batches in words
 
 
 @dataclasses.dataclass

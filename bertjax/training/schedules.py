@@ -17,24 +17,34 @@ Share = Callable[[Array], Array]
 """float32 step -> share of the peak rate."""
 
 
-def make_schedule(config: ScheduleConfig, peaks: Sequence[tuple[int, float]] = ()) -> optax.Schedule:
+def join_schedules(configs: Sequence[tuple[int, ScheduleConfig]]) -> optax.Schedule:
+    """Returns the learning rate by step of a run in phases: at every step, that of the phase's schedule at this step.
+
+    Args:
+        configs: first step and schedule of every phase.
+    """
+    phases = [(start, make_schedule(config)) for start, config in configs]
+
+    def schedule(step: Array) -> Array:
+        rate = phases[0][1](step)
+        for start, of_phase in phases[1:]:
+            rate = jnp.where(step >= start, of_phase(step), rate)
+        return rate
+
+    return schedule
+
+
+def make_schedule(config: ScheduleConfig) -> optax.Schedule:
     """Returns the learning rate by step: the peak times a share, which rises from 0 over the warm-up.
 
     `bert` is the authors' (google-research/bert:optimization.py): the decay counts from step 0 and the warm-up lies
     over it, so the rate falls a little where the warm-up ends.
-
-    Args:
-        config: the schedule.
-        peaks: first step and peak of every phase, where they are not all that of `config`.
     """
-    warmup = config.warmup_steps
+    warmup, peak = config.warmup_steps, config.learning_rate
     after = _SHARES[config.name](config)
     rises_itself = config.name in ("electra", "slanted_triangular")
 
     def schedule(step: Array) -> Array:
-        peak: float | Array = config.learning_rate
-        for start, of_phase in peaks:
-            peak = jnp.where(step >= start, of_phase, peak)
         if not warmup or rises_itself:
             return peak * after(step)
         return jnp.where(step < warmup, peak * step / warmup, peak * after(step))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
-from bertjax.config.phases import amounts, list_phases
+from bertjax.config.fields import format_value
+from bertjax.config.model import encoder_config
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.parse import check, sources
+from bertjax.config.phases import amounts, list_phases, source_texts
 from bertjax.errors import UserError
 
 
@@ -65,6 +71,44 @@ def test_a_comma_of_the_command_line_may_part_phases_or_settings(cfg: ConfigDict
     assert list_phases(cfg)[0].cfg.objective.masking.max_predictions == 20
 
 
+def test_values_may_hold_commas_and_equals_signs(cfg: ConfigDict) -> None:
+    """A phase ends before a length, a setting before KEY=; `\\\\,` is a comma within an item."""
+    first = "80%:data.sources=text:a.txt@0.7,lines:k=1,hub:b:data_files=c.txt@1..2,data.seq_len=128"
+    second = (
+        r"10%:optimizer.lr_mults=encoder/layers/1{2\\,3}/.*=0,.*bias=2,optimizer.weight_decay=0,data.sources=text:d"
+    )
+    apply_overrides(cfg, [f"--config.train.phases={first},{second}"])
+    start, middle, end = (phase.cfg for phase in list_phases(cfg))
+    assert start.data.sources == ("text:a.txt@0.7", "lines:k=1", "hub:b:data_files=c.txt@1..2")
+    assert (start.data.seq_len, middle.optimizer.weight_decay, end.optimizer.weight_decay) == (128, 0.0, 0.01)
+    assert middle.optimizer.lr_mults == ("encoder/layers/1{2,3}/.*=0", ".*bias=2")
+    assert end.data.sources == ("builtin:python-docs",)
+    assert source_texts(cfg) == [*start.data.sources, "text:d", "builtin:python-docs"]
+    again = apply_overrides(base_config(), [f"--config.train.phases={format_value(cfg.train.phases)}"])
+    assert again.train.phases == cfg.train.phases
+
+
+@pytest.mark.parametrize("name", ["mmbert:smoke", "modernbert:base-whole"])
+def test_a_folder_has_the_sources_of_three_phases(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of sources are those of the command, not of the folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lists").mkdir()
+    for number in (1, 2, 3):
+        lines = [f"text:{language}.txt\n" for language in "abc"[:number]]
+        (tmp_path / "lists" / f"phase-{number}.txt").write_text("".join(lines))
+        (tmp_path / f"{'abc'[number - 1]}.txt").touch()
+    cfg = load_config(f"{name},lists/")
+    check(cfg)
+    phases = [phase.cfg for phase in list_phases(cfg)]
+    each = [phases[0], *[phase for phase in phases[1:] if phase.data.sources != phases[0].data.sources]]
+    assert [[source.where for source in sources(phase)] for phase in each] == [
+        ["a.txt"],
+        ["a.txt", "b.txt"],
+        ["a.txt", "b.txt", "c.txt"],
+    ]
+    assert [encoder_config(phase).global_rope_theta for phase in each] == [10_000, 160_000, 160_000]
+
+
 def test_phases_that_fill_the_run_leave_nothing_after_them(cfg: ConfigDict) -> None:
     cfg.train.phases = ("500:data.seq_len=128", "500:data.seq_len=256")
     assert table(cfg) == [(0, 64, 128), (500, 64, 256)]
@@ -94,7 +138,8 @@ def test_a_ramp_leads_to_the_rows_of_the_first_phase(cfg: ConfigDict) -> None:
     ("settings", "message"),
     [
         ({"phases": ("data.seq_len=128",)}, "is not STEPS:KEY=VALUE"),
-        ({"phases": ("10:data.sources=x",)}, "data.sources cannot change during a run"),
+        ({"phases": ("10:data.eval_sources=x",)}, "data.eval_sources cannot change during a run"),
+        ({"phases": ("10:data.seq_len=64,train.num_step=5",)}, "train.phases: unknown key train.num_step; did you"),
         ({"phases": ("10:objective.name=clm",)}, "objective.name cannot change"),
         ({"phases": ("10:data.seq_len=short",)}, "train.phases: .*seq_len"),
         ({"phases": ("1001:data.seq_len=128",)}, "1001 steps, more than train.num_steps=1000"),

@@ -16,6 +16,7 @@ from bertjax.experiment.workdir import changed_keys, write_config
 
 SIZES = {"a": 40, "b": 400, "c": 1600}
 STEPS, BATCH = 100, 16
+BOUNDS = (0, 40, 80, 90), (40, 80, 90, 100)  # of four phases
 
 Make = Callable[..., CorpusBatches]
 
@@ -111,9 +112,74 @@ def test_sources_continue_when_a_phase_mixes_them_otherwise(make: Make) -> None:
         assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
 
 
+def test_phases_have_sources_of_their_own(make: Make, folder: Path) -> None:
+    """a and b, then c alone, then a and c: what was read goes on where it stopped, and nothing else is read."""
+    a, b, c = (f"lines:{folder}/{name}.txt" for name in SIZES)
+    phases = (f"40%:data.sources={a}@0.25,{b}@0.75", f"40%:data.sources={c}", f"10%:data.sources={a}@1,{c}@1")
+    result = make(train__phases=phases, data__sources=(f"{b}@3", f"{c}@1"))
+    read = {name: documents_of(result, range(first, last)) for name, first, last in zip("wxyz", *BOUNDS, strict=True)}
+    of = {phase: [source for source, _ in documents] for phase, documents in read.items()}
+    (word_c,) = set(of["x"])
+    word_a, word_b = sorted({*of["w"]}, key=of["w"].count)
+    assert {*of["y"]} == {word_a, word_c} and {*of["z"]} == {word_b, word_c}
+    assert abs(of["w"].count(word_a) - 160) <= 8 and abs(of["z"].count(word_b) - 120) <= 8
+    for word, size in zip((word_a, word_b, word_c), SIZES.values(), strict=True):
+        stream = [number for each in read.values() for source, number in each if source == word]
+        epochs = [stream[begin : begin + size] for begin in range(0, len(stream), size)]
+        assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
+    lines = dict(line.split(": ") for line in result._pipeline.mixture_lines(STEPS))
+    assert list(lines) == [f"{folder.name}-{name}" for name in SIZES]
+    assert lines[f"{folder.name}-c"].startswith(f"{(of['x'] + of['y'] + of['z']).count(word_c) / 16:.2f}%")
+    other = make(train__phases=phases, data__sources=(f"{b}@3", f"{c}@1"))
+    for cursor in (99, 0, 40, 81):
+        np.testing.assert_array_equal(other.batch(cursor)["input_ids"], result.batch(cursor)["input_ids"])
+
+
+def test_held_out_text_is_that_of_all_phases(make: Make, folder: Path) -> None:
+    a, b, c = (f"lines:{folder}/{name}.txt" for name in SIZES)
+    values = {"data__eval_sources": (), "data__eval_fraction": 0.2, "data__sources": (b,)}
+    result = make(train__phases=(f"50%:data.sources={a}@1,{c}@2",), **values)
+    assert list(result.held_out) == [f"{folder.name}-{name}" for name in "acb"]
+    read = {*documents_of(result, range(STEPS))}
+    for batch in (batch for each in result.held_out.values() for batch in each):
+        held_out = {tuple(ids[1:3].tolist()) for ids in batch["input_ids"][batch["example_weights"][:, 0] > 0]}
+        assert held_out and not held_out & read
+
+
+def test_a_file_names_sources(make: Make, folder: Path, tmp_path: Path) -> None:
+    """Their weights are settings: a run does not resume when the file has changed."""
+    texts = [f"lines:{folder}/{name}.txt@{weight}" for name, weight in zip(SIZES, (1, 2, 5), strict=True)]
+    languages = tmp_path / "languages.txt"
+    languages.write_text("# three languages\n" + "\n\n".join(texts) + "\n")
+    listed = make(
+        data__sources=(f"@{languages}",), train__phases=(f"50%:data.sources=@{languages},train.batch_size=8",)
+    )
+    named = make(data__sources=tuple(texts), train__phases=("50%:train.batch_size=8",))
+    for cursor in (3, 60):
+        np.testing.assert_array_equal(listed.batch(cursor)["input_ids"], named.batch(cursor)["input_ids"])
+    before, plain = listed._prepared.digests, named._prepared.digests
+    assert before == plain | {f"@{languages}": before[f"@{languages}"]}
+    languages.write_text("\n".join(texts).replace("@2", "@3"))
+    after = make(data__sources=(f"@{languages}",))._prepared.digests
+    assert [name for name in before if before[name] != after[name]] == [f"@{languages}"]
+    for text, words in (
+        ("\n# nothing\n", "names no source"),
+        ("lines:missing.txt", "'lines:missing.txt': no such file"),
+    ):
+        languages.write_text(text)
+        with pytest.raises(UserError, match=words):
+            make(data__sources=(f"@{languages}",))
+    with pytest.raises(UserError, match=r"'@none.txt': none.txt cannot be read: No such file .*; @FILE names a source"):
+        make(data__sources=("@none.txt",))
+
+
 def test_what_cannot_be_mixed_is_refused(make: Make) -> None:
     with pytest.raises(UserError, match=r"data.mixture_alpha mixes by size: remove @WEIGHT from data.sources"):
         make("@1", "@1", "@1", data__mixture_alpha=0.3)
+    with pytest.raises(UserError, match=r"from step 50 on: data.sources: give every source a weight"):
+        make("@1", "@1", "", train__phases=("50%:data.sources=builtin:python-docs",))
+    with pytest.raises(UserError, match=r"data.sources: 'text:nothing.txt': no such file"):
+        make(train__phases=("50%:data.sources=text:nothing.txt",))
     with pytest.raises(UserError, match=r"data.mixture_epochs: epochs are MIN..MAX, such as 1..4 or ..4, not '4'"):
         make(data__mixture_epochs="4")
     with pytest.raises(

@@ -67,6 +67,17 @@ def test_the_same_held_out_text_and_other_training_text(tmp_path: Path) -> None:
     assert letters(one, other) == "AA"
 
 
+def test_documents_are_held_out_of_the_text_of_all_phases(tmp_path: Path) -> None:
+    """The last phases read the same, the first ones do not; the record of a run names what all read."""
+    runs = []
+    for name in "ab":
+        write_workdir(
+            tmp_path / name, usual_lines(), [{**FACTS, "sources": {"train": [f"text:{name}.txt", "text:c.txt"]}}]
+        )
+        runs.append(read_compared_run(tmp_path / name, name))
+    assert letters(*runs) == "AB"
+
+
 def test_tokens_are_real_ones_and_flops_those_of_full_rows(tmp_path: Path) -> None:
     each = run(tmp_path / "a")
     assert each.spent("step") == 100

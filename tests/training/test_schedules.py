@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.optimizer import ScheduleConfig
-from bertjax.training.schedules import make_schedule
+from bertjax.training.schedules import join_schedules, make_schedule
 
 
 def rates(name: str, steps: list[int], peak: float = 1e-4, warmup: int = 10_000, total: int = 1_000_000) -> list[float]:
@@ -163,8 +163,15 @@ def test_every_schedule_can_be_traced_and_stays_between_nothing_and_the_peak(
 
 
 def test_phases_have_peaks_of_their_own() -> None:
-    config = ScheduleConfig("wsd", 3e-4, 10, 100, decay_steps=20)
-    schedule = make_schedule(config, [(0, 8e-4), (60, 3e-4)])
+    configs = [(start, ScheduleConfig("wsd", peak, 10, 100, decay_steps=20)) for start, peak in ((0, 8e-4), (60, 3e-4))]
+    schedule = join_schedules(configs)
     np.testing.assert_allclose(
         [float(schedule(step)) for step in (5, 59, 60, 80, 85)], [4e-4, 8e-4, 3e-4, 3e-4, 1.5e-4], rtol=1e-6
     )
+
+
+def test_a_phase_follows_its_schedule_at_the_steps_of_the_run() -> None:
+    first, last = ScheduleConfig("constant", 8e-4, 10, 100), ScheduleConfig("cosine", 8e-4, 0, 100)
+    schedule, steps = join_schedules([(0, first), (50, last)]), np.arange(100)
+    expected = [float(make_schedule(first if step < 50 else last)(step)) for step in steps]
+    np.testing.assert_array_equal([float(schedule(step)) for step in steps], expected)

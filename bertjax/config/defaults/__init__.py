@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from bertjax.config.data import DataConfig
 from bertjax.config.defaults.debug_size import make_smoke
 from bertjax.config.defaults.finetune_recipes import RECIPES, make_task
+from bertjax.config.defaults.recipe_phases import phase_text, set_phase_sources
 from bertjax.config.defaults.seq2seq_recipes import RECIPES as SEQ2SEQ_RECIPES
 from bertjax.config.defaults.seq2seq_recipes import make_seq2seq
 from bertjax.config.distributed import DistributedConfig, MeshConfig
@@ -30,7 +31,17 @@ from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.task import TaskConfig
 from bertjax.config.training import AnomalyConfig, TrainConfig
 
-__all__ = ["RECIPES", "SEQ2SEQ_RECIPES", "base_config", "every", "make_seq2seq", "make_smoke", "make_task"]
+__all__ = [
+    "RECIPES",
+    "SEQ2SEQ_RECIPES",
+    "base_config",
+    "every",
+    "make_seq2seq",
+    "make_smoke",
+    "make_task",
+    "phase_text",
+    "set_phase_sources",
+]
 
 GROUPS: tuple[type[Settings], ...] = (
     *RUN_GROUPS,

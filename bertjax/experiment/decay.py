@@ -1,0 +1,98 @@
+"""Decays of the learning rate from several checkpoints of one run, each a run of its own (`resume_from`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from bertjax.config import parse
+from bertjax.config.data import TOKENIZER_MODELS
+from bertjax.config.overrides import apply_overrides, copy_config, differences, set_values
+from bertjax.config.phases import phase_before, write_past
+from bertjax.errors import UserError, comma_list
+from bertjax.experiment.workdir import changed_keys, checkpoint_steps, has_checkpoints, metrics_at, read_config
+from bertjax.io.staging import local_copy, stored_folder
+
+FIXED = ("resume_from", "train.num_steps", "train.phases", "schedule.name", "schedule.decay_steps")
+"""Keys that follow from the run, the checkpoint and the length of the decay."""
+
+
+def decay_runs(
+    run: str, steps: Sequence[int], length: int, workdir: Path, overrides: Sequence[str] = ()
+) -> dict[int, tuple[Path, ConfigDict]]:
+    """Returns work directory and config of a decay from every step, all checked.
+
+    Args:
+        run: Work directory of the run whose checkpoints they start from.
+        steps: Steps of these checkpoints.
+        length: Steps of a decay.
+        workdir: Directory of the decays, which may hold unfinished ones.
+        overrides: `--config.KEY=VALUE` arguments for all of them.
+
+    Raises:
+        UserError: A checkpoint is missing, or a config or a directory is unsuitable.
+    """
+    if length < 1:
+        raise UserError(f"--steps must be at least 1, not {length}")
+    if stored_folder(workdir) is not None:
+        raise UserError("the decays need a directory on a disk: they are compared; copy it afterwards")
+    for argument in overrides:
+        if (key := argument.removeprefix("--config.").partition("=")[0]) in FIXED:
+            raise UserError(f"{argument}: {key} follows from --run, --at and --steps; remove it")
+    folders = {step: workdir / f"step-{step}" for step in sorted(steps)}
+    _require_checkpoints(run, [step for step, folder in folders.items() if not has_checkpoints(folder)])
+    parent = read_config(local_copy(run))
+    runs = {step: (folder, _decay(run, parent, step, length, overrides)) for step, folder in folders.items()}
+    for folder, cfg in runs.values():
+        parse.check(cfg)
+        changed_keys(folder, cfg)
+    return runs
+
+
+def _require_checkpoints(run: str, steps: Sequence[int]) -> None:
+    there = checkpoint_steps(local_copy(run))
+    if missing := [step for step in steps if step not in there]:
+        raise UserError(f"--at: {run} has no checkpoint of step {comma_list(missing)}; it has {comma_list(there)}")
+
+
+def _decay(run: str, parent: ConfigDict, step: int, length: int, overrides: Sequence[str]) -> ConfigDict:
+    """Returns the config of the phase that a checkpoint was trained in, with a decay; its past is that of the run."""
+    cfg = copy_config(phase_before(parent, step).cfg)
+    values = {
+        "resume_from": f"{run}@{step}",
+        "train.num_steps": step + length,
+        "train.phases": (),
+        "train.initial_batch_size": None,  # the phases have its sizes
+        "train.batch_ramp_steps": None,
+        "schedule.name": "wsd",
+        "schedule.decay_steps": length,
+    }
+    if parent.data.tokenizer in TOKENIZER_MODELS:
+        values["data.tokenizer"] = str(local_copy(run) / "tokenizer")
+    apply_overrides(set_values(cfg, values), overrides)
+    cfg.train.phases = write_past(parent, step, cfg)
+    return cfg
+
+
+def summarize_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> list[str]:
+    """Returns a table of held-out losses before and after every decay.
+
+    Those before are of the run, where it was evaluated at that step on the same text with the same masks.
+    """
+    parent = read_config(local_copy(run))
+    rows = [("from step", "to step", "loss before", "loss after", "work directory")]
+    for step, (workdir, cfg) in runs.items():
+        before, after = metrics_at(local_copy(run), step), metrics_at(workdir, cfg.train.num_steps)
+        changed = {each[0] for each in differences(phase_before(parent, step).cfg, cfg)} - {
+            "data.sources",
+            "data.tokenizer",
+        }
+        is_comparable = before.keys() == after.keys() and not any(
+            key.startswith(("data.", "objective.")) for key in changed
+        )
+        losses = (f"{before['eval/loss']:.4f}" if is_comparable else "-", f"{after['eval/loss']:.4f}")
+        rows.append((f"{step:,}", f"{cfg.train.num_steps:,}", *losses, str(workdir)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
