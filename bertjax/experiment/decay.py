@@ -76,6 +76,12 @@ def _decay(run: str, parent: ConfigDict, step: int, length: int, overrides: Sequ
     return cfg
 
 
+def _evaluates_as(one: ConfigDict, other: ConfigDict) -> bool:
+    """Returns whether two configs make the same held-out batches of the same text."""
+    changed = {key for key, *_ in differences(one, other) if key.startswith(("data.", "objective."))}
+    return changed <= {"data.sources", "data.tokenizer"}
+
+
 def summarize_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> list[str]:
     """Returns a table of held-out losses before and after every decay.
 
@@ -85,14 +91,8 @@ def summarize_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> l
     rows = [("from step", "to step", "loss before", "loss after", "work directory")]
     for step, (workdir, cfg) in runs.items():
         before, after = metrics_at(local_copy(run), step), metrics_at(workdir, cfg.train.num_steps)
-        changed = {each[0] for each in differences(phase_before(parent, step).cfg, cfg)} - {
-            "data.sources",
-            "data.tokenizer",
-        }
-        is_comparable = before.keys() == after.keys() and not any(
-            key.startswith(("data.", "objective.")) for key in changed
-        )
-        losses = (f"{before['eval/loss']:.4f}" if is_comparable else "-", f"{after['eval/loss']:.4f}")
+        is_same = before.keys() == after.keys() and _evaluates_as(phase_before(parent, step).cfg, cfg)
+        losses = [f"{each['eval/loss']:.4f}" if each else "-" for each in (before if is_same else {}, after)]
         rows.append((f"{step:,}", f"{cfg.train.num_steps:,}", *losses, str(workdir)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
