@@ -4,8 +4,8 @@
 #   scripts/launch/slurm.sh [--dry-run] [--nodes N] [--gpus N] [--cpus N] [--time HH:MM:SS] [--partition NAME] -- \
 #       --config bert:base --workdir /shared/runs/bert --config.data.cache_dir=/shared/cache
 #
-# What stands behind `--` goes to `bertjax pretrain`. The work folder, the cache and the text must lie on a disk that
-# all nodes share. Options: nodes (1), GPUs of a node (8), processor cores of a GPU (8), time limit (24:00:00).
+# What stands behind `--` goes to `bertjax pretrain`. The work directory, the cache and the text must lie on a disk that
+# all nodes share, or in an object store (s3://, gs://). Options: nodes (1), GPUs of a node (8), processor cores of a GPU (8), time limit (24:00:00).
 set -euo pipefail
 
 job() {

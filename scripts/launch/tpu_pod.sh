@@ -5,7 +5,8 @@
 #       --config bert:base --workdir /mnt/shared/runs/bert --config.data.cache_dir=/mnt/shared/cache
 #
 # What stands behind `--` goes to `bertjax pretrain` with --config.platform=tpu. DIR (~/bertjax) is the checkout on the
-# hosts, its environment in .venv; work folder, cache and text must lie on a disk that all hosts have mounted.
+# hosts, its environment in .venv; work directory, cache and text must lie on a disk that all hosts have mounted, or in
+# an object store (gs://).
 # The command is started again while a host was lost (exit status 75) or a host was asked to stop.
 set -euo pipefail
 
