@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from hosts import ended, start, wait_for
 from lab import Finished, Lab
-from stores import free_port, make_bucket, s3_server, use_servers
+from stores import make_bucket, s3_server, use_servers
 
 from bertjax.cli import main
 from bertjax.experiment.load import load_run
@@ -91,11 +87,6 @@ def test_a_refused_run_leaves_nothing(url: str, lab: Lab, capsys: pytest.Capture
 
 # --- real processes and a server of S3 ---
 
-PEERS = ["--config.distributed.peer_timeout=8", "--config.distributed.end_timeout=20"]
-LONG_RUN = ["--config.train.num_steps=24", "--config.schedule.name=constant", "--config.schedule.warmup_steps=0"]
-LONG_RUN += ["--config.train.log_interval_steps=1", "--config.eval.fill_mask=", "--config.export.at_end=false"]
-LONG_RUN += ["--config.mesh.data=-1", "--config.mesh.fsdp=2", "--config.train.compute_dtype=float32"]
-
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
@@ -103,31 +94,6 @@ def s3() -> Iterator[dict[str, str]]:
         use_servers(settings, patch)
         make_bucket("s3://bucket")
         yield settings
-
-
-def start(lab: Lab, tmp_path: Path, url: object, hosts: int, *arguments: str) -> list[subprocess.Popen[str]]:
-    """Starts a run on so many hosts with two devices in all, each with its own disk."""
-    port, processes = free_port(), list[subprocess.Popen[str]]()
-    flags = re.sub(r"(?<=device_count=)\d+", str(2 // hosts), os.environ["XLA_FLAGS"])
-    for index in range(hosts):
-        command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), "--workdir", str(url)]
-        command += [*LONG_RUN, "--config.data.cache_dir=~/text", *arguments]
-        if hosts > 1:
-            command += [f"--config.distributed.coordinator_address=127.0.0.1:{port}", *PEERS]
-            command += [f"--config.distributed.num_processes={hosts}", f"--config.distributed.process_id={index}"]
-        home = {"HOME": str(tmp_path / f"host{index}"), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-        processes.append(
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | home
-            )
-        )
-    return processes
-
-
-def ended(processes: list[subprocess.Popen[str]]) -> list[str]:
-    outputs = [process.communicate(timeout=280)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(outputs)[-4000:]
-    return outputs
 
 
 def weights(workdir: str | Path) -> list[np.ndarray]:
@@ -189,11 +155,3 @@ def test_two_hosts_train_without_a_shared_disk(
 
 def shards_of(home: Path) -> set[str]:
     return {path.name for path in home.glob(".cache/bertjax/stores/*/corpora/*/train/*.arrow")}
-
-
-def wait_for(condition: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 280
-    while not condition():
-        gone = [process for process in processes if process.poll() is not None]
-        assert not gone and time.monotonic() < end, [process.communicate()[0][-3000:] for process in gone]
-        time.sleep(0.1)

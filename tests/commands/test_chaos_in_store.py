@@ -1,0 +1,140 @@
+"""Three hosts with a store between them: killed, stopped and cut off from the store, they train the same model."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from hosts import ended, start, wait_for
+from lab import Lab
+from stores import make_bucket, s3_server, use_servers
+
+from bertjax.experiment.load import load_run
+from bertjax.io.staging import local_copy
+from bertjax.io.store import Store
+
+SETTINGS = ["--config.mesh.fsdp=1", "--config.train.batch_size=6", "--config.train.num_steps=80"]
+SETTINGS += ["--config.data.shard_tokens=200", "--config.data.shuffle_shards=4", "--config.checkpoint.keep=3"]
+
+
+class Proxy:
+    """Forwards connections to a server of the loopback, until it is cut."""
+
+    def __init__(self, port: int) -> None:
+        self._target, self._is_cut = ("127.0.0.1", port), False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._run(self._accept)
+
+    def _run(self, target: object, *arguments: object) -> None:
+        threading.Thread(target=target, args=arguments, daemon=True).start()  # type: ignore[arg-type]
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            if self._is_cut:
+                client.close()
+                continue
+            server = socket.create_connection(self._target)
+            self._open |= {client, server}
+            self._run(self._forward, client, server)
+            self._run(self._forward, server, client)
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(1 << 16):
+                target.sendall(block)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            self._open.discard(each)
+
+    def cut(self) -> None:
+        """Closes all connections, and refuses new ones."""
+        self._is_cut = True
+        for each in self._open.copy():
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def heal(self) -> None:
+        """Lets new connections pass."""
+        self._is_cut = False
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with s3_server() as settings, pytest.MonkeyPatch.context() as patch:
+        proxy = Proxy(int(settings["AWS_ENDPOINT_URL"].rpartition(":")[2]))
+        use_servers(settings | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}, patch)
+        make_bucket("s3://bucket")
+        yield proxy
+
+
+def newest(store: Store) -> int:
+    """Returns the step of the newest complete checkpoint in the store, -1 without any."""
+    matches = (re.fullmatch(r"checkpoints/(\d+)/bertjax\.json", name) for name in store.list())
+    return max((int(match[1]) for match in matches if match), default=-1)
+
+
+def hosts(lab: Lab, tmp_path: Path, url: str) -> list[subprocess.Popen[str]]:
+    return start(lab, tmp_path, url, 3, *SETTINGS, "--config.data.cache_dir=s3://bucket/text", devices=3)
+
+
+def weights(url: str) -> list[np.ndarray]:
+    return jax.tree.leaves(load_run(local_copy(url)).params)
+
+
+@pytest.mark.long
+def test_killed_stopped_and_cut_off_it_is_the_same_run(
+    lab: Lab, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    url = "s3://bucket/chaos"
+    store = Store(url)
+
+    def go_on(least: int) -> list[subprocess.Popen[str]]:
+        """Starts all hosts, and waits for a checkpoint after the newest one."""
+        target = max(newest(store), 0) + least
+        group = hosts(lab, tmp_path, url)
+        wait_for(lambda: newest(store) >= target, *group)
+        return group
+
+    group = go_on(4)
+    group[1].send_signal(signal.SIGKILL)  # one: the others end and name it
+    outputs = [group[index].communicate(timeout=280)[0] for index in (0, 2)]
+    assert [group[index].returncode for index in (0, 2)] == [75, 75] and "process 1" in outputs[0]
+    group[1].communicate()
+
+    group = go_on(2)
+    before = newest(store)
+    proxy.cut()  # uploads are tried again, and training continues
+    time.sleep(12)
+    proxy.heal()
+    wait_for(lambda: newest(store) >= before + 4, *group)
+    group[2].send_signal(signal.SIGSTOP)  # a host that hangs
+    assert [group[index].wait(timeout=280) for index in (0, 1)] == [75, 75]
+    for process in group:
+        process.kill()
+        process.communicate()
+
+    group = go_on(2)
+    for process in group:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+    outputs = ended(hosts(lab, tmp_path, url))
+    assert "resuming at step" in outputs[0]
+    ended(hosts(lab, tmp_path, "s3://bucket/undisturbed"))
+    for disturbed, undisturbed in zip(weights(url), weights("s3://bucket/undisturbed"), strict=True):
+        assert np.asarray(disturbed).tobytes() == np.asarray(undisturbed).tobytes()
