@@ -25,7 +25,7 @@ import numpy as np
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, CorpusShard, SplitSize, find_damage, read_meta
 from bertjax.data.filters import DocumentFilter, EvaluationText
-from bertjax.data.shards import LockedWorkdir, ShardStore
+from bertjax.data.parts import LockedWorkdir, PartStore
 from bertjax.data.split_writer import SplitWriter
 from bertjax.data.tokenize_documents import (
     CorpusTokenizer,
@@ -158,7 +158,7 @@ def prepare_corpus(
         if _is_there(folder):  # another process held the lock until now
             position.remove()
             return describe_corpus(folder)
-        parts = ShardStore(position.folder, recipe.max_document_tokens)
+        parts = PartStore(position.folder, recipe.max_document_tokens)
         filter_ = DocumentFilter(recipe.filters, recipe.evaluation)
         encoder = _Encoder(tokenizer, split_sentences, workers, dask_scheduler, source_name)
         held_out = _held_out_rule(recipe, is_held_out)
@@ -201,7 +201,7 @@ class _Batch(NamedTuple):
 
 
 def _fill(
-    parts: ShardStore,
+    parts: PartStore,
     documents: Iterable[str],
     filter_: DocumentFilter,
     encoder: _Encoder,
@@ -318,7 +318,7 @@ class _Written(NamedTuple):
     counts: np.ndarray
 
 
-def _write(folder: Path, parts: ShardStore, tokenizer: CorpusTokenizer, digest: str, shard_tokens: int) -> _Written:
+def _write(folder: Path, parts: PartStore, tokenizer: CorpusTokenizer, digest: str, shard_tokens: int) -> _Written:
     """Writes both splits as datasets from the parts."""
     dtype = id_type(tokenizer.size)
     writers = {name: SplitWriter(folder, name, dtype, f"{digest}-{name}", shard_tokens) for name in SPLITS}
@@ -351,7 +351,7 @@ def _held_out_rule(recipe: CorpusRecipe, is_held_out: Callable[[str, float], boo
 
 
 def _sweep(cache_dir: Path) -> None:
-    """Removes leftovers of killed processes: directories without writes for a day, shards for a week."""
+    """Removes leftovers of killed processes: directories without writes for a day, parts for a week."""
     for pattern, seconds in ((".*.tmp", SECONDS_TO_ABANDON), (".*.parts", SECONDS_TO_ABANDON_PARTS)):
         for folder in cache_dir.glob(pattern):
             written = [path.stat().st_mtime for path in (folder, *folder.rglob("*")) if path.exists()]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.corpus import CorpusShard, SplitSize, offsets
-from bertjax.data.shards import SplitShard
+from bertjax.data.parts import SplitPart
 
 
 class SplitWriter:
@@ -34,7 +34,7 @@ class SplitWriter:
         self._hashes = [hashlib.sha256() for _ in range(3)]
         self._begin_shard()
 
-    def add(self, part: SplitShard) -> None:
+    def add(self, part: SplitPart) -> None:
         ids, sentence_lengths, document_sentences, dropped = part
         self._dropped += dropped
         for hash_, array in zip(self._hashes, (ids, sentence_lengths, document_sentences), strict=True):

@@ -110,9 +110,9 @@ def test_processes_one_of_which_is_killed(count: int, tmp_path: Path) -> None:
 def test_a_lost_cluster_is_named_and_the_same_command_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import bertjax.data.shards as shards_module
+    import bertjax.data.parts as parts_module
 
-    monkeypatch.setattr(shards_module, "CHARACTERS_PER_PART", 20_000)
+    monkeypatch.setattr(parts_module, "CHARACTERS_PER_PART", 20_000)
     cluster = local_cluster(1, processes=True)
 
     def texts() -> Iterator[str]:

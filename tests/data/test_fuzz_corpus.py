@@ -21,8 +21,8 @@ from prepare_lab import documents, prepare, tokenizer
 
 from bertjax.config.sources import parse_source
 from bertjax.data.corpus import CorpusSplit, find_damage, open_corpus
+from bertjax.data.parts import PartStore
 from bertjax.data.readers import DocumentStats
-from bertjax.data.shards import ShardStore
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError
 
@@ -152,5 +152,5 @@ def test_any_metadata_is_read_or_named_as_damage(corpus: Path, raw: bytes) -> No
 def test_any_file_among_the_parts_is_left_out(raw: bytes, number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / f"{number:08d}.npz").write_bytes(raw)
-        parts = ShardStore(Path(folder), 1 << 20)
+        parts = PartStore(Path(folder), 1 << 20)
         assert len(parts) == parts.documents == 0 and not list(Path(folder).iterdir())

@@ -8,8 +8,8 @@ import datasets
 import numpy as np
 import pytest
 
+import bertjax.data.parts as parts_module
 import bertjax.data.prepare as prepare_module
-import bertjax.data.shards as shards_module
 import bertjax.data.tokenize_documents as encode_module
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import open_corpus
@@ -139,7 +139,7 @@ def test_batch_limits_leave_no_trace(tmp_path, monkeypatch):
 
 def test_a_corpus_of_many_files_is_one(tmp_path, monkeypatch):
     whole = prepare(tmp_path / "whole", documents(300))
-    monkeypatch.setattr(shards_module, "CHARACTERS_PER_PART", 1000)  # no trace of the parts
+    monkeypatch.setattr(parts_module, "CHARACTERS_PER_PART", 1000)  # no trace of the parts
     parts = prepare(tmp_path / "parts", documents(300), shard_tokens=100)
     assert len(list((parts.folder / "train").glob("*.arrow"))) > 3
     assert rows(parts.folder / "train") == rows(whole.folder / "train")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from prepare_lab import digest, documents, prepare
 
+import bertjax.data.parts as parts_module
 import bertjax.data.prepare as prepare_module
-import bertjax.data.shards as parts_module
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import open_corpus
 from bertjax.data.tokenize_documents import tokenize_documents
@@ -147,7 +147,7 @@ def test_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-import bertjax.data.shards as parts, bertjax.data.prepare as module
+import bertjax.data.parts as parts, bertjax.data.prepare as module
 module.DOCUMENTS_PER_BATCH, module.CHARACTERS_BEFORE_WORKERS, parts.CHARACTERS_PER_PART = 20, 20_000, 20_000
 sys.path.insert(0, {tests!r})
 from prepare_lab import documents, prepare

@@ -1,7 +1,7 @@
-"""Shards of a corpus in preparation, so that a killed process can resume.
+"""Parts of a corpus in preparation, so that a killed process can resume.
 
-A shard is one file, written atomically; its checksums (those of a zip archive) are verified before it is used. Which
-documents form a shard depends on the documents alone, so an interrupted corpus ends as the same files as another.
+A part is one file, written atomically; its checksums (those of a zip archive) are verified before it is used. Which
+documents form a part depends on the documents alone, so an interrupted corpus ends as the same files as another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHARACTERS_PER_PART = 1 << 25  # lost at most when a process is killed: seconds 
 _LOCK = "lock"
 
 
-class SplitShard(NamedTuple):
+class SplitPart(NamedTuple):
     """Stored documents of one split: ids end to end, tokens of sentences, sentences of documents; and how many
     documents are not there because they gave no token.
     """
@@ -35,7 +35,7 @@ class SplitShard(NamedTuple):
     dropped: int
 
 
-class ShardStore:
+class PartStore:
     """The finished parts of one corpus, in a folder of their own; `documents` are those that they were made of."""
 
     def __init__(self, folder: Path, max_document_tokens: int) -> None:
@@ -88,12 +88,12 @@ class ShardStore:
         self._count += 1
         self._waiting, self._characters = [], 0
 
-    def __iter__(self) -> Iterator[dict[str, SplitShard]]:
+    def __iter__(self) -> Iterator[dict[str, SplitPart]]:
         """The splits of one part after the other."""
         for number in range(self._count):
             with np.load(self._path(number), allow_pickle=False) as file:
                 yield {
-                    name: SplitShard(
+                    name: SplitPart(
                         file[f"{name}_ids"],
                         file[f"{name}_sentence_lengths"],
                         file[f"{name}_document_sentences"],
@@ -107,7 +107,7 @@ class ShardStore:
 
 
 def _documents_of(path: Path) -> int | None:
-    """Returns the number of documents of a shard; None if it is missing or incomplete."""
+    """Returns the number of documents of a part; None if it is missing or incomplete."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
@@ -118,7 +118,7 @@ def _documents_of(path: Path) -> int | None:
         return None
 
 
-def _chosen(encoded: TokenizedDocuments, chosen: np.ndarray, max_document_tokens: int) -> SplitShard:
+def _chosen(encoded: TokenizedDocuments, chosen: np.ndarray, max_document_tokens: int) -> SplitPart:
     """The stored documents of those that are `chosen`; too long ones become several."""
     document = np.repeat(np.arange(len(chosen)), encoded.document_sentences)
     here = chosen[document]
@@ -126,7 +126,7 @@ def _chosen(encoded: TokenizedDocuments, chosen: np.ndarray, max_document_tokens
     ids = encoded.ids[np.repeat(here, encoded.sentence_lengths)]
     tokens = _split_arrays(document[here], lengths, max_document_tokens)
     sentences = np.bincount(tokens)[1:] if len(tokens) else np.zeros(0, np.int64)
-    return SplitShard(ids, lengths, sentences, int((chosen & (encoded.document_sentences == 0)).sum()))
+    return SplitPart(ids, lengths, sentences, int((chosen & (encoded.document_sentences == 0)).sum()))
 
 
 def _split_arrays(document: IntArray, lengths: np.ndarray, max_document_tokens: int) -> IntArray:
