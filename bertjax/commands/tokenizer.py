@@ -34,21 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Trains or copies the tokenizer into a new folder that bertjax and `transformers` read."""
-    from bertjax.data import from_config
+    from bertjax.data import tokenizer_from_config
     from bertjax.data.added_words import add_words, read_words, split_words
     from bertjax.io.atomic import write_text
 
     out: Path = options.out
     if options.split_words is not None:
-        tokenizer = from_config.load_or_train_tokenizer(options.config)
-        candidates = split_words(from_config.training_documents(options.config), tokenizer, options.split_words)
+        tokenizer = tokenizer_from_config.load_or_train_tokenizer(options.config)
+        candidates = split_words(
+            tokenizer_from_config.training_documents(options.config), tokenizer, options.split_words
+        )
         write_text(out, "".join(f"{word}\n" for word in candidates))
         print(f"{len(candidates):,} words that the tokenizer splits in {out}: {', '.join(candidates[:_SAMPLE])}")
         return
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty; give a new folder")
     words = None if options.add_words is None else read_words(options.add_words)
-    tokenizer = from_config.load_or_train_tokenizer(options.config)
+    tokenizer = tokenizer_from_config.load_or_train_tokenizer(options.config)
     if words is not None:
         result = add_words(tokenizer, words)
         tokenizer = result.tokenizer

@@ -1,15 +1,11 @@
-"""Text made ready for a config: the tokenizer, the prepared corpora and the pipelines, all cached by their content."""
+"""Text made ready for a config: the prepared corpora and the pipelines, cached by their content."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
-import json
 import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +13,28 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
-from bertjax.config.data import TOKENIZER_MODELS, DataConfig
+from bertjax.config.data import DataConfig
 from bertjax.config.fields import read_group, settings_of
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
-from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
-from bertjax.config.sources import Source, read_list, source_entries
-from bertjax.data import builtin
-from bertjax.data.filters import DocumentFilter, EvaluationText
+from bertjax.config.sources import Source, read_list
 from bertjax.data.readers import DocumentStats
-from bertjax.data.sources import is_held_out, iter_documents, source_digest
+from bertjax.data.sources import is_held_out, iter_documents
 from bertjax.data.text_store import fetch_folder, publish_folder
-from bertjax.errors import UserError, comma_list
+from bertjax.data.tokenizer_from_config import (
+    LogFunction,
+    content_digest,
+    evaluation_text,
+    hash_parts,
+    load_or_train_tokenizer,
+    stored_url,
+    tokenizer_folder,
+)
+from bertjax.errors import UserError
 from bertjax.io import atomic
-from bertjax.storage import entry_of, is_url, to_url
 from bertjax.types import Batch, Vocabulary
 
 if TYPE_CHECKING:
@@ -45,12 +46,7 @@ if TYPE_CHECKING:
     from bertjax.data.shares import Mixing
     from bertjax.data.tokenizer import Tokenizer
 
-LogFunction = Callable[[str], None]
-
-_SHOWN = 4  # tokens that a message names
 _MIXTURE_KEYS = ("sources", *settings_of(SourceMixtureConfig))
-_TEXT_VERSION = 3
-"""Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +96,7 @@ def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
 def list_digests(cfg: ConfigDict) -> dict[str, str]:
     """Returns the digest of what every file of sources (`@FILE`) of a config names."""
     texts = [*source_texts(cfg), *cfg.data.eval_sources]
-    return {text: _hash(*read_list(text)) for text in texts if text.startswith("@")}
+    return {text: hash_parts(*read_list(text)) for text in texts if text.startswith("@")}
 
 
 def require_cache_dir(cfg: ConfigDict) -> None:
@@ -108,58 +104,6 @@ def require_cache_dir(cfg: ConfigDict) -> None:
     folder = parse.cache_folder(cfg)
     if not folder.is_dir():
         atomic.require_writable("data.cache_dir", folder)
-
-
-def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:
-    """The tokenizer that the config names, trained on its training documents when no trained one is cached."""
-    from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
-    from bertjax.data.tokenizer_training import train_tokenizer
-
-    require_pretraining(cfg)
-    data, folder = cfg.data, tokenizer_folder(cfg)
-    if folder is None:
-        bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
-        tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
-        return complete_tokenizer(tokenizer, cfg, say)
-    url = _stored(cfg, "tokenizers", folder.name)
-    is_stored = url is not None and fetch_folder(url, folder, "bertjax_tokenizer.json")
-    if not folder.exists():
-        say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")
-        tokenizer = train_tokenizer(
-            training_documents(cfg),
-            model=data.tokenizer,
-            family=data.tokenizer_family,
-            vocab_size=data.vocab_size,
-            lowercase=data.lowercase,
-            token_pattern=data.token_pattern,
-        )
-        if tokenizer.size < data.vocab_size:
-            say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} tokens")
-        save_tokenizer(tokenizer, folder)
-    if url is not None and not is_stored:
-        publish_folder(url, folder, "bertjax_tokenizer.json")
-    return complete_tokenizer(load_tokenizer(folder), cfg, say)
-
-
-def _stored(cfg: ConfigDict, *names: str) -> str | None:
-    """Returns the URL of a folder of `data.cache_dir`; None where that is on a disk."""
-    return "/".join((to_url(cfg.data.cache_dir), *names)) if is_url(cfg.data.cache_dir) else None
-
-
-def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:
-    """Returns the tokenizer with all special tokens that formats and objective need; causal models mask nothing.
-
-    Args:
-        tokenizer: Tokenizer of the run.
-        cfg: Its config.
-        say: Prints what was added.
-    """
-    objective = objective_class(cfg.objective.name)
-    masks, sentinels = objective.needs_mask_token, objective.needed_sentinels(cfg)
-    completed = tokenizer.complete(("pad", "cls", "sep", *(("mask",) if masks else ())), sentinels)
-    if added := completed.tokens[tokenizer.size :]:
-        say(f"{comma_list(added, _SHOWN)} added to the tokenizer: objective.name={cfg.objective.name} needs them")
-    return completed
 
 
 def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare | None = None) -> PhasedPipeline:
@@ -283,7 +227,7 @@ def _example_format(
             "bi_data": encoder_config(cfg).bi_data,
             "end_id": _document_end(prepared.tokenizer),
         }
-    key = _hash(digest, data.example_format, settings, data.shuffle_shards)
+    key = hash_parts(digest, data.example_format, settings, data.shuffle_shards)
     if key not in prepared.formats:
 
         def make(part: Corpus) -> ExampleFormat:
@@ -293,7 +237,7 @@ def _example_format(
             prepared.formats[key] = make(corpus.open())
         else:
             file = parse.cache_folder(cfg) / "sequences" / f"{key}.npy"
-            counts = SequenceCounts(file, _stored(cfg, "sequences", file.name))
+            counts = SequenceCounts(file, stored_url(cfg, "sequences", file.name))
             prepared.formats[key] = ShardedFormat(corpus, make, group_size=data.shuffle_shards, counts=counts)
     return prepared.formats[key]
 
@@ -313,35 +257,6 @@ def source_names(sources: Sequence[Source]) -> list[str]:
         name = "".join(char if char.isalnum() or char in "-_" else "-" for char in stem).strip("-") or source.kind
         names.append(name if name not in names else f"{name}-{len(names) + 1}")
     return names
-
-
-def training_documents(cfg: ConfigDict) -> Iterator[str]:
-    """Yields the training split only, so that held-out text does not enter the tokenizer."""
-    fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
-    for source in parse.all_sources(cfg):
-        filter_ = DocumentFilter(read_group(cfg, FilterConfig), evaluation_text(cfg))
-        saved = filter_.filter_each(iter_documents(source, cfg.data.encoding_errors))
-        yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
-
-
-def tokenizer_folder(cfg: ConfigDict) -> Path | None:
-    """Returns the cache directory of a config's trained tokenizer; None if the config names a tokenizer."""
-    from importlib.metadata import version
-
-    data = cfg.data
-    if data.tokenizer not in TOKENIZER_MODELS:
-        return None
-    library = "sentencepiece" if data.tokenizer in ("unigram", "sentencepiece_bpe") else "tokenizers"
-    parts = [
-        _TEXT_VERSION,
-        [content_digest(source, cfg) for source in parse.all_sources(cfg)],
-        0.0 if data.eval_sources else data.eval_fraction,
-        [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase, *filter(None, [data.token_pattern])],
-        [library, version(library), *([2] if data.tokenizer == "wordpiece" else [])],
-        *read_group(cfg, FilterConfig).fingerprint,
-        *([] if (evaluation := evaluation_text(cfg)) is None else [evaluation.digest]),
-    ]
-    return parse.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def sequences_if_prepared(cfg: ConfigDict) -> int | None:
@@ -376,7 +291,7 @@ def _prepare_one(
 
     content, recipe = content_digest(source, cfg), _recipe(cfg, eval_fraction)
     digest = corpus_digest(content, tokenizer.digest, recipe)
-    url = _stored(cfg, "corpora", digest)
+    url = stored_url(cfg, "corpora", digest)
     is_stored = url is not None and fetch_folder(url, parse.cache_folder(cfg) / "corpora" / digest, "meta.json")
     reading = DocumentStats()
     with TokenizingProgress(source, reading, say) as progress:
@@ -423,18 +338,6 @@ def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
     return CorpusRecipe(eval_fraction, filters, shard_tokens=cfg.data.shard_tokens, evaluation=evaluation_text(cfg))
 
 
-def evaluation_text(cfg: ConfigDict) -> EvaluationText | None:
-    """Returns the text of `data.decontaminate`, of which a corpus must hold nothing; None without any."""
-    sources = tuple(parse.evaluation_sources(cfg))
-    digests = tuple(content_digest(source, cfg) for source in sources)
-    return _read_evaluation_text(sources, digests, cfg.data.encoding_errors) if sources else None
-
-
-@functools.lru_cache(maxsize=2)
-def _read_evaluation_text(sources: tuple[Source, ...], _digests: tuple[str, ...], errors: str) -> EvaluationText:
-    return EvaluationText(text for source in sources for text in iter_documents(source, errors))
-
-
 DROPPED_DOCUMENTS = {
     "empty": "empty documents",
     "duplicates": "documents left out, whose text came before (data.deduplicate)",
@@ -454,34 +357,6 @@ def losses(corpus: PreparedCorpus) -> list[str]:
     lines = [f"{corpus.facts[name]:,} {text}" for name, text in DROPPED_DOCUMENTS.items() if corpus.facts.get(name)]
     dropped = sum(size.dropped_documents for size in corpus.splits.values())
     return lines + ([f"{dropped:,} documents left out, without a token"] if dropped else [])
-
-
-def content_digest(source: Source, cfg: ConfigDict) -> str:
-    """`source_digest` with how the text is read; remembered while size and time of every file stay as they are.
-
-    Hashing a large corpus takes minutes, and every start of a run asks for it.
-    """
-    how = f"{_TEXT_VERSION}:{cfg.data.encoding_errors}"
-    if not (source.spec.is_file or source.kind == "builtin"):
-        return _hash(how, source_digest(source))
-    # The built-in text comes from the interpreter's own library, by the rules of our module.
-    name = builtin.__file__
-    entries = {name: entry_of(name)} if source.kind == "builtin" else source_entries(source)
-    stamps = [(path if is_url(path) else os.path.abspath(path), *entry) for path, entry in entries.items()]
-    memory = (
-        parse.cache_folder(cfg) / "digests" / _hash(how, source.kind, source.field, sys.version, sys.prefix, stamps)
-    )
-    try:
-        return memory.read_text()
-    except FileNotFoundError:
-        digest = _hash(how, source_digest(source))
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(memory, digest)
-        return digest
-
-
-def _hash(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def total_tokens(prepared: Prepared) -> int:

@@ -14,7 +14,7 @@ from bertjax.config.data import DataConfig
 from bertjax.config.fields import read_group
 from bertjax.config.model import encoder_config
 from bertjax.config.objectives.base import STREAM_FORMATS
-from bertjax.data import from_config
+from bertjax.data import tokenizer_from_config
 from bertjax.experiment import build
 from bertjax.training.run_context import PhaseProgram
 from bertjax.training.sharding import BATCH
@@ -32,9 +32,9 @@ def placeholder_vocabulary(size: int) -> Vocabulary:
 
 def find_vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
     """Returns the vocabulary and True, or a placeholder of the configured size and False while none is trained."""
-    folder = from_config.tokenizer_folder(cfg)
+    folder = tokenizer_from_config.tokenizer_folder(cfg)
     if folder is None or folder.exists():
-        return from_config.load_or_train_tokenizer(cfg).vocabulary(), True
+        return tokenizer_from_config.load_or_train_tokenizer(cfg).vocabulary(), True
     return placeholder_vocabulary(cfg.data.vocab_size), False
 
 

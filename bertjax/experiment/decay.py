@@ -92,7 +92,7 @@ def summarize_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> l
     for step, (workdir, cfg) in runs.items():
         before, after = metrics_at(local_copy(run), step), metrics_at(workdir, cfg.train.num_steps)
         is_same = before.keys() == after.keys() and _evaluates_as(phase_before(parent, step).cfg, cfg)
-        losses = [f"{each['eval/loss']:.4f}" if each else "-" for each in (before if is_same else {}, after)]
-        rows.append((f"{step:,}", f"{cfg.train.num_steps:,}", *losses, str(workdir)))
+        first, last = (f"{each['eval/loss']:.4f}" if each else "-" for each in (before if is_same else {}, after))
+        rows.append((f"{step:,}", f"{cfg.train.num_steps:,}", first, last, str(workdir)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -14,7 +14,7 @@ from bertjax.config.fields import read_group
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.phases import amounts
-from bertjax.data import from_config
+from bertjax.data import from_config, tokenizer_from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, find_vocabulary
@@ -38,7 +38,7 @@ def dry_run(cfg: ConfigDict) -> None:
     require_pretraining(cfg)
     vocabulary, known = find_vocabulary(cfg)
     uses_teacher = objective_class(cfg.objective.name).uses_teacher
-    teacher = read_teacher(cfg, from_config.load_or_train_tokenizer(cfg)) if uses_teacher else None
+    teacher = read_teacher(cfg, tokenizer_from_config.load_or_train_tokenizer(cfg)) if uses_teacher else None
     exp = build.make_experiment(cfg, vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
     print(f"vocabulary        {exp.model.vocab_size:,} tokens{'' if known else ' (as configured: not trained yet)'}")

@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config.data import TOKENIZER_MODELS
-from bertjax.data import from_config
+from bertjax.data import from_config, tokenizer_from_config
 from bertjax.data.corpus import open_corpus
 from bertjax.data.from_config import Prepared
 from bertjax.data.prepare import describe_corpus
@@ -60,7 +60,7 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
 
 def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
     """Returns paths and digests of prepared text."""
-    folder = from_config.tokenizer_folder(cfg)
+    folder = tokenizer_from_config.tokenizer_folder(cfg)
     return {
         "tokenizer": str(cfg.data.tokenizer if folder is None else folder),
         "training": {name: str(corpus.folder) for name, corpus in prepared.training.items()},
@@ -73,9 +73,9 @@ def _opened(cfg: ConfigDict, described: Mapping[str, Any]) -> Prepared:
     """Opens the text that the first process has prepared."""
     named = cfg.data.tokenizer not in TOKENIZER_MODELS
     if named:
-        tokenizer = from_config.load_or_train_tokenizer(cfg)
+        tokenizer = tokenizer_from_config.load_or_train_tokenizer(cfg)
     else:
-        tokenizer = from_config.complete_tokenizer(load_tokenizer(described["tokenizer"]), cfg)
+        tokenizer = tokenizer_from_config.complete_tokenizer(load_tokenizer(described["tokenizer"]), cfg)
     training = {name: describe_corpus(Path(folder)) for name, folder in described["training"].items()}
     counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
     return Prepared(

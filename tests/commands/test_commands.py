@@ -256,7 +256,7 @@ def test_a_folder_that_may_not_be_written(
     def refused(*_: object) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", where)
 
-    monkeypatch.setattr("bertjax.data.from_config.content_digest", refused)
+    monkeypatch.setattr("bertjax.data.tokenizer_from_config.content_digest", refused)
     if where is None:
         with pytest.raises(PermissionError):
             lab.run("prepare")
