@@ -10,6 +10,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stores import bucket_of
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.errors import UserError
@@ -19,10 +20,18 @@ from bertjax.io.store import Store
 KEEP = 2
 
 
+@pytest.fixture(
+    scope="module", params=["memory", *(pytest.param(each, marks=pytest.mark.long) for each in ("s3", "gs"))]
+)
+def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
+    with bucket_of(request.param) as url:
+        yield url
+
+
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def url(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "host"))
-    store = Store(f"memory://bucket/{tmp_path.name}")
+    store = Store(f"{bucket}/{tmp_path.name}")
     yield store.url
     store.remove(store.list())
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hosts import ended, start, wait_for
 from lab import Finished, Lab
-from stores import make_bucket, s3_server, use_servers
+from stores import bucket_of, make_bucket, s3_server, use_servers
 
 from bertjax.cli import main
 from bertjax.experiment.load import load_run
@@ -22,12 +22,13 @@ from bertjax.io.staging import local_copy
 from bertjax.io.store import Store
 
 
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture(params=["memory", *(pytest.param(each, marks=pytest.mark.long) for each in ("s3", "gs"))])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "host"))
-    store = Store(f"memory://bucket/{tmp_path.name}")
-    yield f"{store.url}/run"
-    store.remove(store.list())
+    with bucket_of(request.param) as bucket:
+        store = Store(f"{bucket}/{tmp_path.name}")
+        yield f"{store.url}/run"
+        store.remove(store.list())
 
 
 def new_host(tmp_path: Path) -> None:

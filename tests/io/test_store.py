@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import SECRET, free_port, gcs_server, make_bucket, s3_server, use_servers
+from stores import SECRET, bucket_of, free_port
 
 import bertjax.storage as storage
 from bertjax.io.store import Store, open_decompressed
@@ -20,14 +20,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module", params=["memory", "s3", "gs"])
 def scheme(request: pytest.FixtureRequest) -> Iterator[str]:
-    servers = {"memory": None, "s3": s3_server, "gs": gcs_server}
-    server = servers[request.param]
-    if server is None:
-        yield request.param
-        return
-    with server() as settings, pytest.MonkeyPatch.context() as patch:
-        use_servers(settings, patch)
-        make_bucket(f"{request.param}://bucket")
+    with bucket_of(request.param):
         yield request.param
 
 
@@ -46,6 +39,9 @@ def test_objects_are_listed_read_written_and_deleted(store: Store, tmp_path: Pat
     assert store.read("c") == b"TWO" and store.list()["c"].size == 3 and store.list()["c"].tag not in tags
     with pytest.raises(FileNotFoundError, match="no such object"):
         store.read("d")
+    for content in (b"\r", b"\n", b"\r\n", b"\n\r"):
+        store.write("c", content)
+        assert store.read("c") == content
     files = [(tmp_path / name, f"up/{name}") for name in ("x", "y")]
     for path, name in files:
         path.write_bytes(name.encode() * 300_000)
