@@ -25,8 +25,8 @@ def arguments(name: str, value: str, flag: argparse.Action) -> list[str]:
     result = [name]
     for action in cli.command_parsers()[name]._actions:
         if action.dest == flag.dest or action.required:
-            text = value if action.dest == flag.dest else next(iter(action.choices)) if action.choices else "missing"
-            result += [*action.option_strings[:1], str(text)]
+            other = next(iter(action.choices)) if action.choices else 1 if action.type in (int, float) else "missing"
+            result += [*action.option_strings[:1], value if action.dest == flag.dest else str(other)]
     return result
 
 

@@ -33,7 +33,7 @@ MAY_CHANGE = {
     "mesh": "data fsdp tensor",
     "distributed": "cluster coordinator_address num_processes process_id local_devices "
     "start_timeout peer_timeout wait_timeout end_timeout",
-    "data": "cache_dir workers",
+    "data": "cache_dir workers dask_scheduler",
     "export": "at_end average_last",
     "logging": "tensorboard wandb_project",
     "profile": "steps",

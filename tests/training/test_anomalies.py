@@ -279,7 +279,7 @@ def test_losses_of_another_phase_are_forgotten_by_a_resumed_run_too(lab: Callabl
                 run.run(boundary=8, spike_factor=10.0, crash_at=crash_at)
         run.run(boundary=8, spike_factor=10.0)
         stored.append(Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(12)["anomalies"])
-        assert "from 8" in run.console.lines
+        assert "from step 8 on: from 8" in run.console.lines
     assert len(stored[0]["losses"]) == 4 and stored[0] == stored[1]
 
 

@@ -219,7 +219,7 @@ def test_rows_of_another_kind_have_losses_of_their_own(window: Callable) -> None
     made, step, *_ = window(spike_factor=10.0)
     for cursor in range(40):
         step(cursor, 2.0)
-    made.start_phase(SimpleNamespace(title="longer rows"))
+    made.start_phase(SimpleNamespace(title="longer rows", phase=SimpleNamespace(start=40)))
     assert not made.tracker.losses and made.step == 40
 
 
