@@ -233,12 +233,16 @@ def _example_format(
         def make(part: Corpus) -> ExampleFormat:
             return make_format(data.example_format, part, special_ids=prepared.vocabulary, **settings)
 
-        if data.example_format in STREAM_FORMATS or len(corpus.shards) == 1:
+        is_stream = data.example_format in STREAM_FORMATS  # one text of many shards; else many texts, read together
+        group_size, part_size = (1, data.shuffle_shards) if is_stream else (data.shuffle_shards, 1)
+        if len(corpus.shards) < 2 * part_size:
             prepared.formats[key] = make(corpus.open())
         else:
             file = parse.cache_folder(cfg) / "sequences" / f"{key}.npy"
             counts = SequenceCounts(file, stored_url(cfg, "sequences", file.name))
-            prepared.formats[key] = ShardedFormat(corpus, make, group_size=data.shuffle_shards, counts=counts)
+            prepared.formats[key] = ShardedFormat(
+                corpus, make, group_size=group_size, part_size=part_size, counts=counts
+            )
     return prepared.formats[key]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -38,7 +39,10 @@ class _Group(NamedTuple):
 
 
 class ShardedFormat(ExampleFormat):
-    """Epochs of sequences of a corpus in shards; each shard is a corpus of its own for the format `make` makes."""
+    """Epochs of sequences of a corpus in shards; each shard is a corpus of its own for the format `make` makes.
+
+    Continuous text needs longer parts: with `part_size`, so many consecutive shards take the role of one.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class ShardedFormat(ExampleFormat):
         make: Callable[[Corpus], ExampleFormat],
         *,
         group_size: int,
+        part_size: int = 1,
         counts: SequenceCounts | None = None,
     ) -> None:
         """Opens nothing.
@@ -54,10 +59,15 @@ class ShardedFormat(ExampleFormat):
             corpus: Split of a prepared corpus.
             make: Makes the format of a shard.
             group_size: Shards that are read together.
+            part_size: Consecutive shards that are opened as one; a few parts have more, none has less.
             counts: What earlier runs have counted.
         """
-        self._shards, self._group_size = corpus.shards, group_size
-        self._open = lambda number, verify: make(corpus.open(number, number + 1, verify=verify))
+        count = max(len(corpus.shards) // part_size, 1)
+        begins = np.arange(count + 1) * len(corpus.shards) // count
+        shards = [corpus.shards[first:stop] for first, stop in itertools.pairwise(begins.tolist())]
+        self._tokens = [sum(shard.tokens for shard in part) for part in shards]
+        self._group_size = group_size
+        self._open = lambda number, verify: make(corpus.open(*begins[number : number + 2].tolist(), verify=verify))
         self._formats: EpochPlanCache[int, ExampleFormat] = EpochPlanCache(
             lambda number: self._open(number, True), 2 * group_size
         )
@@ -86,10 +96,10 @@ class ShardedFormat(ExampleFormat):
 
     def estimated_sequences(self, epoch: int) -> int:
         """Returns the sequences of the first shards, times what share of the tokens they have."""
-        sample = range(min(len(self._shards), self._group_size))
-        tokens = sum(self._shards[number].tokens for number in sample)
+        sample = range(min(len(self._tokens), self._group_size))
+        tokens = sum(self._tokens[number] for number in sample)
         count = sum(self._count(epoch % self.num_draws, number) for number in sample)
-        return round(count * (sum(shard.tokens for shard in self._shards) / max(tokens, 1)))
+        return round(count * (sum(self._tokens) / max(tokens, 1)))
 
     def plan_ahead(self, epoch: int) -> None:
         self._planned.start((epoch, 0))
@@ -113,7 +123,7 @@ class ShardedFormat(ExampleFormat):
 
     def count_all(self) -> None:
         """Counts the sequences of all shards in the first epoch, several shards at a time."""
-        missing = [number for number in range(len(self._shards)) if self._counts.get(0, number) is None]
+        missing = [number for number in range(len(self._tokens)) if self._counts.get(0, number) is None]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             tuple(pool.map(lambda number: self._count(0, number), missing))
         self._counts.save()
@@ -133,7 +143,7 @@ class ShardedFormat(ExampleFormat):
         return count
 
     def _order(self, epoch: int) -> _ShardOrder:
-        shards = permutation(len(self._shards), "order of shards", self.settings.seed, epoch)
+        shards = permutation(len(self._tokens), "order of shards", self.settings.seed, epoch)
         return _ShardOrder(shards, self._group_size, lambda shard: self._count(epoch % self.num_draws, shard))
 
     def _group(self, key: tuple[int, int]) -> _Group:

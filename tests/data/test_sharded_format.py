@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import hashlib
+import itertools
+import threading
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -30,10 +32,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> CorpusSplit:
 
 
 def make(
-    corpus: CorpusSplit, name: str = "block", counts: SequenceCounts | None = None, **settings: object
+    corpus: CorpusSplit,
+    name: str = "block",
+    counts: SequenceCounts | None = None,
+    group_size: int = GROUP,
+    part_size: int = 1,
+    **settings: object,
 ) -> ShardedFormat:
     options: dict[str, Any] = {"seq_len": 24, "seed": 1, "special_ids": tokenizer(), "dupe_factor": 2} | settings
-    return ShardedFormat(corpus, functools.partial(make_format, name, **options), group_size=GROUP, counts=counts)
+    one = functools.partial(make_format, name, **options)
+    return ShardedFormat(corpus, one, group_size=group_size, part_size=part_size, counts=counts)
 
 
 def pipeline_of(*formats: ShardedFormat, batch_size: int = 16) -> Pipeline:
@@ -75,6 +83,31 @@ def test_an_epoch_has_every_example_once(corpus: CorpusSplit, name: str, packing
         assert not form.has_sequence(epoch, form.num_sequences(epoch))
     first, second = (form.sequences(epoch, np.arange(40))["example_ids"] for epoch in (0, 2))
     assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["stream", "segments"])
+def test_streams_continue_through_the_shards_of_a_part(corpus: CorpusSplit, name: str) -> None:
+    batch_size, settings = 4, {"batch_size": 4, "reuse_len": 8, "dupe_factor": 1}
+    form = make(corpus, name, group_size=1, part_size=4, **settings)
+    count = len(corpus.shards) // 4
+    begins = [len(corpus.shards) * number // count for number in range(count + 1)]
+    assert count > 1 and min(np.diff(begins)) >= 4
+    parts = {}
+    for first, stop in itertools.pairwise(begins):
+        part = make_format(name, corpus.open(first, stop), seq_len=24, seed=1, special_ids=tokenizer(), **settings)
+        for batch in range(part.num_sequences(0) // batch_size):
+            rows = part.sequences(0, np.arange(batch * batch_size, (batch + 1) * batch_size))
+            parts[rows["input_ids"].tobytes()] = (first, batch)
+    pipeline = pipeline_of(form, batch_size=batch_size)
+    orders = []
+    for epoch in range(2):
+        cursors = range(epoch * len(parts), (epoch + 1) * len(parts))
+        order = [parts[pipeline.batch(cursor)["input_ids"].tobytes()] for cursor in cursors]
+        assert sorted(order) == sorted(parts.values())
+        jumps = [pair for pair in itertools.pairwise(order) if pair[0][0] != pair[1][0] or pair[1][1] != pair[0][1] + 1]
+        assert len(jumps) == count - 1 and all(following[1] == 0 for _, following in jumps)
+        orders.append(order)
+    assert orders[0] != orders[1]
 
 
 def test_identities_are_those_of_the_whole_corpus(corpus: CorpusSplit) -> None:
@@ -199,6 +232,9 @@ def test_shards_that_were_read_are_freed(corpus: CorpusSplit, name: str, monkeyp
     try:
         for index in range(form.num_sequences(0)):
             form.sequences(0, np.array([index]))
+        for thread in threading.enumerate():
+            if thread.name == "epoch plan":  # it plans what follows in a shard
+                thread.join()
         assert len(opened) > 3 * GROUP and sum(each() is not None for each in opened) <= 2 * GROUP + 1
     finally:
         gc.enable()

@@ -232,4 +232,4 @@ def test_a_tokenizer_without_an_end_token_ends_documents_by_sep() -> None:
 def test_streams_that_cannot_be_are_refused(name: str, changes: dict[str, Any], words: str) -> None:
     corpus, _, _ = corpus_of()
     with pytest.raises(UserError, match=words):
-        form_of(name, corpus, **changes)
+        form_of(name, corpus, **changes).num_sequences(0)

@@ -1,9 +1,9 @@
 """Formats of continuous text: `segments` (XLNet) and `stream` (Transformer-XL).
 
-The corpus is one long text, with a token after each document, cut into as many equal streams as a batch has sequences.
-Sequence i of batch t continues sequence i of batch t - 1, so that a model can carry memory. With `bi_data` there are
-half as many streams, and the second half of the batch reads the same streams backwards (zihangdai/xlnet:data_utils.py,
-create_tfrecords).
+A corpus, or some shards of a large one, is one long text, with a token after each document, cut into as many equal
+streams as a batch has sequences. Sequence i of batch t continues sequence i of batch t - 1, so that a model can carry
+memory. With `bi_data` there are half as many streams, and the second half of the batch reads the same streams backwards
+(zihangdai/xlnet:data_utils.py, create_tfrecords).
 """
 
 from __future__ import annotations
@@ -138,15 +138,19 @@ class StreamLayout:
             )
         self._num_streams = batch_size // 2 if settings.bi_data else batch_size
         self._length = self._text.length // self._num_streams
-        if self._length < settings.seq_len:
-            raise UserError(
-                f"{self._text.length:,} tokens are too few for {self._num_streams} streams with sequences of "
-                f"{settings.seq_len}: give more text, or lower train.batch_size, eval.batch_size or data.seq_len"
-            )
 
     @property
     def num_sequences(self) -> int:
-        """Sequences of an epoch, without the ends of the streams that do not fill a sequence."""
+        """Sequences of an epoch, without the ends of the streams that do not fill a sequence.
+
+        Raises:
+            UserError: The text is too short.
+        """
+        if self._length < self.settings.seq_len:
+            raise UserError(
+                f"{self._text.length:,} tokens are too few for {self._num_streams} streams with sequences of "
+                f"{self.settings.seq_len}: give more text, or lower train.batch_size, eval.batch_size or data.seq_len"
+            )
         batches = (self._length - self.settings.seq_len) // self.advance + 1
         return batches * self.settings.batch_size
 
