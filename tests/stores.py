@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +22,7 @@ S3_SETTINGS = {
     "AWS_SECRET_ACCESS_KEY": SECRET,
     "AWS_DEFAULT_REGION": "us-east-1",
 }
+_METHODS = (b"PUT ", b"POST ", b"GET ", b"HEAD ", b"DELETE ", b"HTTP/")
 _START = "from moto.server import main; import sys; main(sys.argv[1:])"
 
 
@@ -63,6 +66,78 @@ def gcs_server() -> Iterator[dict[str, str]]:
     finally:
         server.stop()
         patch.stop()
+
+
+class Proxy:
+    """Forwards connections to a server of the loopback, until it is cut.
+
+    Attributes:
+        resets: For each of the next uploads, the bytes after which its connection is reset.
+        has_reset: Bytes forwarded on the connections that were reset.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target, self._is_cut = ("127.0.0.1", port), False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self.resets: list[int] = []
+        self.has_reset: list[int] = []
+        self._run(self._accept)
+
+    def _run(self, target: object, *arguments: object) -> None:
+        threading.Thread(target=target, args=arguments, daemon=True).start()  # type: ignore[arg-type]
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            if self._is_cut:
+                client.close()
+                continue
+            server = socket.create_connection(self._target)
+            self._open |= {client, server}
+            self._run(self._forward, client, server)
+            self._run(self._forward, server, client)
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            count = 0
+            while block := source.recv(1 << 16):
+                target.sendall(block)
+                count = 0 if block.startswith(_METHODS) else count + len(block)
+                if self.resets and count > self.resets[0]:
+                    self.resets.pop(0)
+                    self.has_reset.append(count)
+                    linger = struct.pack("ii", 1, 0)  # closing sends RST
+                    source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    source.close()
+                    break
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            self._open.discard(each)
+
+    def cut(self) -> None:
+        """Closes all connections, and refuses new ones."""
+        self._is_cut = True
+        for each in self._open.copy():
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def heal(self) -> None:
+        """Lets new connections pass."""
+        self._is_cut = False
+
+
+@contextlib.contextmanager
+def s3_through_proxy() -> Iterator[Proxy]:
+    """Starts an S3 server with a bucket named `bucket`, which this process and its children reach through a proxy."""
+    with s3_server() as settings, pytest.MonkeyPatch.context() as patch:
+        proxy = Proxy(int(settings["AWS_ENDPOINT_URL"].rpartition(":")[2]))
+        use_servers(settings | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}, patch)
+        make_bucket("s3://bucket")
+        yield proxy
+    _forget_servers()
 
 
 def _wait(port: int, process: subprocess.Popen[bytes]) -> None:

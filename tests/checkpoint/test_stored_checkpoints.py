@@ -16,6 +16,7 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.errors import UserError
 from bertjax.io.staging import local_copy, stored_folder
 from bertjax.io.store import Store
+from bertjax.storage import ObjectInfo
 
 KEEP = 2
 
@@ -131,6 +132,32 @@ def test_a_local_step_that_the_store_lacks_does_not_count(url: str) -> None:
     assert restored(url) == 1
     with opened(url):
         assert not objects(url, 2)  # a run removes the rest
+
+
+def test_a_listing_that_lags(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the newest step the one before is restored, and the step is written again; a deleted step is an error."""
+    save(url, 1)
+    before = Store(url).list()
+
+    def late(self: Store, prefix: str = "") -> dict[str, ObjectInfo]:
+        return {name: info for name, info in before.items() if name.startswith(prefix)}
+
+    save(url, 2)
+    lose_the_host(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "list", late)
+        assert restored(url) == 1
+        save(url, 2)
+    lose_the_host(url)
+    assert restored(url) == 2
+    save(url, 3)  # deletes step 1
+    lose_the_host(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "list", late)
+        with pytest.raises(UserError, match=f"{url}.* no such object"):
+            restored(url)
+    lose_the_host(url)
+    assert restored(url) == 3
 
 
 def test_a_store_that_refuses_ends_the_run_and_loses_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
-import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ import numpy as np
 import pytest
 from hosts import ended, start, wait_for
 from lab import Lab
-from stores import make_bucket, s3_server, use_servers
+from stores import Proxy, s3_through_proxy
 
 from bertjax.experiment.load import load_run
 from bertjax.io.staging import local_copy
@@ -27,57 +24,9 @@ SETTINGS = ["--config.mesh.fsdp=1", "--config.train.batch_size=6", "--config.tra
 SETTINGS += ["--config.data.shard_tokens=200", "--config.data.shuffle_shards=4", "--config.checkpoint.keep=3"]
 
 
-class Proxy:
-    """Forwards connections to a server of the loopback, until it is cut."""
-
-    def __init__(self, port: int) -> None:
-        self._target, self._is_cut = ("127.0.0.1", port), False
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._open: set[socket.socket] = set()
-        self._run(self._accept)
-
-    def _run(self, target: object, *arguments: object) -> None:
-        threading.Thread(target=target, args=arguments, daemon=True).start()  # type: ignore[arg-type]
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listener.accept()
-            if self._is_cut:
-                client.close()
-                continue
-            server = socket.create_connection(self._target)
-            self._open |= {client, server}
-            self._run(self._forward, client, server)
-            self._run(self._forward, server, client)
-
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while block := source.recv(1 << 16):
-                target.sendall(block)
-        for each in (source, target):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            self._open.discard(each)
-
-    def cut(self) -> None:
-        """Closes all connections, and refuses new ones."""
-        self._is_cut = True
-        for each in self._open.copy():
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def heal(self) -> None:
-        """Lets new connections pass."""
-        self._is_cut = False
-
-
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    with s3_server() as settings, pytest.MonkeyPatch.context() as patch:
-        proxy = Proxy(int(settings["AWS_ENDPOINT_URL"].rpartition(":")[2]))
-        use_servers(settings | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}, patch)
-        make_bucket("s3://bucket")
+    with s3_through_proxy() as proxy:
         yield proxy
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from stores import SECRET, bucket_of, free_port
+from stores import SECRET, bucket_of, free_port, s3_through_proxy
 
 import bertjax.storage as storage
 from bertjax.io.store import Store, open_decompressed
@@ -187,3 +189,18 @@ def test_urls_survive_pathlib(path: str | Path, expected: str) -> None:
 def test_other_paths_are_local() -> None:
     assert not any(map(is_url, ["a/b", "/s3/b", "hub:owner/name", "C:/x", "s3:", "file:///a"]))
     assert local_path("file:///a/b") == "/a/b" and local_path("a") == "a"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("megabytes", [8, 120])  # one request, and parts of 50 MB
+def test_a_connection_reset_during_an_upload(megabytes: int, tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes(megabytes << 20)
+    (tmp_path / "file").write_bytes(content)
+    with s3_through_proxy() as proxy:
+        store = Store("s3://bucket/a")
+        store.write("file", b"before")
+        proxy.resets = [megabytes << 18, 1 << 20]
+        store.upload([(tmp_path / "file", "file")])
+        assert len(proxy.has_reset) == 2
+        assert hashlib.sha256(store.read("file")).digest() == hashlib.sha256(content).digest()
+        assert list(store.list()) == ["file"]
