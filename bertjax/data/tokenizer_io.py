@@ -25,7 +25,7 @@ from bertjax.data.special_tokens import (
 from bertjax.data.tokenizer import FAMILY_KEY, SETTINGS_FILE, Tokenizer
 from bertjax.data.tokenizer_backends import KINDS, Backend, SentencePieceBackend, wordpiece_backend
 from bertjax.data.tokenizer_probe import read_backend
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shortened
 from bertjax.io import hub
 from bertjax.io.atomic import atomic_file, atomic_folder
 from bertjax.io.staging import local_copy
@@ -199,7 +199,7 @@ def _read_vocab(path: Path, hints: _Hints) -> _Read:
         if not token:
             raise UserError(f"{path}:{number}: an empty line; every line of a vocabulary is one token")
         if token in tokens:
-            raise UserError(f"{path}:{number}: token {token!r} again, it is on line {tokens[token]} already")
+            raise UserError(f"{path}:{number}: token {shortened(token)} again, it is on line {tokens[token]} already")
         tokens[token] = number
     names = list(tokens)
     if not names:

@@ -110,6 +110,7 @@ def test_the_journal_and_the_teacher(raw: bytes) -> None:
 
 @QUICK
 @example(b"", "spiece.model")
+@example(b"\n".join([b"[" * 100_000] * 2), "vocab.txt")
 @given(BYTES, st.sampled_from(["tokenizer.json", "vocab.txt", "bertjax_tokenizer.json", "spiece.model"]))
 def test_tokenizers(raw: bytes, name: str) -> None:
     explained(name, raw, load_tokenizer)
