@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.sources import parallel_files
+from bertjax.config.source_files import parallel_files
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
 from bertjax.data.tokenizer_training import train_tokenizer

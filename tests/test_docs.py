@@ -262,7 +262,7 @@ def find_examples(site: Path) -> Path:
 def test_every_block_is_right(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(find_examples(tmp_path / "site")))
-    monkeypatch.setattr("bertjax.config.sources.expand_url", lambda url: {url: ObjectInfo(1, "")})
+    monkeypatch.setattr("bertjax.config.source_files.expand_url", lambda url: {url: ObjectInfo(1, "")})
     for name in ("configs", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
     variables: dict[str, str] = {}

@@ -31,6 +31,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from bertjax.checkpoint.leaves import flatten_leaves, leaf_specs, require_same_leaves, restore_target
 from bertjax.checkpoint.manifest import (
     MANIFEST,
     DamagedCheckpointError,
@@ -51,7 +52,6 @@ DAMAGED = "damaged"
 _ITEM = "state"
 _TRASH = ".trash-"
 _SAVE_TIMEOUT = 3600  # seconds until a process that never finishes its part of a checkpoint is an error
-_MAX_NAMED = 5
 
 
 class RestoredCheckpoint(NamedTuple):
@@ -140,13 +140,20 @@ class Checkpoints:
                 "resume from it, or use another work directory"
             )
         leaves = {
-            path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _flatten(state).items()
+            path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+            for path, leaf in flatten_leaves(state).items()
         }
         if self._gathers:
             leaves = {path: multihost_utils.process_allgather(leaf, tiled=True) for path, leaf in leaves.items()}
             if jax.process_index() > 0:
                 return
-        body = {"format": 1, "step": step, "meta": dict(meta), "metrics": dict(metrics or {}), "state": _specs(leaves)}
+        body = {
+            "format": 1,
+            "step": step,
+            "meta": dict(meta),
+            "metrics": dict(metrics or {}),
+            "state": leaf_specs(leaves),
+        }
         json.dumps(body)  # fail here, not in the background
         self._pending = (step, body)
         try:
@@ -249,12 +256,12 @@ class Checkpoints:
             return None
         self._fetch(chosen)
         body = self._read_chosen(chosen, digest)
-        targets = {path: _target(leaf) for path, leaf in _flatten(abstract_state).items()}
+        targets = {path: restore_target(leaf) for path, leaf in flatten_leaves(abstract_state).items()}
         new = {path: absent[path] for path in targets if path in absent and path not in body["state"]}
         saved = {path: target for path, target in targets.items() if path not in new}
-        self._require_same_leaves(chosen, body["state"], _specs(saved))
+        require_same_leaves(f"step {chosen} in {self._where()}", body["state"], leaf_specs(saved))
         with ocp.StandardCheckpointer() as reader:  # reads the item alone: orbax's other files have no digest
-            leaves = _flatten(reader.restore(self.directory / str(chosen) / _ITEM, unflatten_tree(saved)))
+            leaves = flatten_leaves(reader.restore(self.directory / str(chosen) / _ITEM, unflatten_tree(saved)))
         for path, value in new.items():
             target = targets[path]
             leaves[path] = jax.device_put(np.full(target.shape, value, target.dtype), target.sharding)
@@ -404,41 +411,6 @@ class Checkpoints:
                 f"process {jax.process_index()} cannot read the checkpoint of step {step} in {self.directory}, which "
                 f"is valid for the first process ({error}); the work directory must be on a disk that all hosts share"
             ) from error
-
-    def _require_same_leaves(self, step: int, stored: dict[str, Any], expected: dict[str, Any]) -> None:
-        """Raises `UserError` where leaves differ: orbax would cast types silently and report the rest on a page."""
-        differing = [f"{path} is only in the checkpoint" for path in stored if path not in expected]
-        differing += [f"{path} is not in the checkpoint" for path in expected if path not in stored]
-        differing += [
-            f"{path} is {_spec_text(stored[path])} in the checkpoint and {_spec_text(expected[path])} in this run"
-            for path in expected
-            if path in stored and stored[path] != expected[path]
-        ]
-        if differing:
-            more = f"; and {len(differing) - _MAX_NAMED} more" if len(differing) > _MAX_NAMED else ""
-            raise UserError(
-                f"the checkpoint of step {step} in {self._where()} does not fit this run's model or optimizer: "
-                f"{'; '.join(differing[:_MAX_NAMED])}{more}"
-            )
-
-
-def _flatten(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of any pytree by path: `params/encoder/layers/...`, fields and keys alike."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def _specs(leaves: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {path: [str(jnp.result_type(leaf)), list(np.shape(leaf))] for path, leaf in leaves.items()}
-
-
-def _spec_text(spec: list[Any]) -> str:
-    return f"{spec[0]}{spec[1]}"
-
-
-def _target(leaf: Any) -> jax.ShapeDtypeStruct:
-    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf), sharding=sharding)
 
 
 @contextlib.contextmanager

@@ -21,8 +21,9 @@ from bertjax.config.objectives.base import STREAM_FORMATS, ObjectiveConfig
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.overrides import check_keys, load_config, set_values
 from bertjax.config.phases import list_phases, source_texts
+from bertjax.config.source_files import check_source
 from bertjax.config.source_mixture import SourceMixtureConfig
-from bertjax.config.sources import Source, check_source, expand_lists, parse_source
+from bertjax.config.sources import Source, expand_lists, parse_source
 from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.errors import UserError
 from bertjax.storage import copy_folder, is_url

@@ -5,24 +5,19 @@ A file of sources is `@FILE`.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import glob
-import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from bertjax.compression import ENDINGS, bare_name
+from bertjax.compression import bare_name
 from bertjax.config.extensions import SOURCES
-from bertjax.config.patterns import expand_pattern, identity
-from bertjax.config.registry import import_object
 from bertjax.config.source_mixture import EPOCHS, Limits, parse_epochs
 from bertjax.errors import UserError, require_regular_file
-from bertjax.storage import ObjectInfo, entry_of, exists, expand_url, is_url, local_path, open_binary
+from bertjax.storage import is_url, local_path, open_binary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +84,7 @@ KINDS = {
         f"{_TEXTS}:read_column",
         f"{_TABLES}:table_rows",
         has_field=True,
-        files="bertjax.config.sources:saved_files",
+        files="bertjax.config.source_files:saved_files",
     ),
     "tar": SourceKind(
         "one document per member that ends in .FIELD (txt), or in .json with the document in #json.FIELD",
@@ -100,7 +95,7 @@ KINDS = {
         "two files with an example per line, SOURCE:TARGET, or PREFIX:en-de for PREFIX.en and PREFIX.de",
         rows=f"{_TABLES}:parallel_rows",
         is_file=False,
-        files="bertjax.config.sources:parallel_files",
+        files="bertjax.config.source_files:parallel_files",
     ),
     "conll": SourceKind(
         "one word per line, columns between blanks, a blank line after every sentence",
@@ -121,15 +116,9 @@ BUILTINS = ("python-docs",)
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*):")
 _KIND_BY_ENDING = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "json": "squad", "conll": "conll", "txt": "conll"}
 _KIND_BY_ENDING |= {"parquet": "parquet", "arrow": "arrow"}
-_ENDINGS = {"text": "txt", "lines": "txt", "files": "txt", "squad": "json"}
-_KIND_OF_FILE = {".parquet": "parquet", ".arrow": "arrow", ".tar": "tar", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-_BINARY = ("parquet", "arrow", "tar")
-_UNREADABLE = (".zip", ".7z", ".rar", *(f"{kind}{ending}" for kind in (".parquet", ".arrow") for ending in ENDINGS))
 _FIELD = re.compile(r"#(?![^#]*\.(?:jsonl|ndjson|parquet|arrow|tar|tgz|gz|bz2|xz|zst)$)(\w[\w.-]*)$")
 _EPOCHS = re.compile(f"@({EPOCHS})$")
 _WEIGHT = re.compile(r"@([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))$", re.IGNORECASE)
-_LANGUAGES = re.compile(r"(\w+)-(\w+)")
-_TWO_PATHS = re.compile(r"(.+):(?!//)(.*)")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -293,133 +282,6 @@ def _split_kind(text: str) -> tuple[str, str, str]:
     return (match[1], ":", text[match.end() :]) if match else text.partition(":")
 
 
-def check_source(source: Source) -> None:
-    """Raises `UserError` for what cannot work, by a few calls to the file system or store; reads no text."""
-    if source.kind == "builtin":
-        if source.where not in BUILTINS:
-            raise source.error(f"no such builtin; there is {', '.join(BUILTINS)}")
-    elif source.spec.is_file:
-        with _errors(source):
-            path, _ = next(_matches(source), (None, None))
-        if path is None:
-            raise _missing_file(source)
-        _check_file(source, path)
-
-
-def source_files(source: Source) -> list[str]:
-    """Returns the files of a source, sorted; raises `UserError` where none can be read."""
-    return list(source_entries(source))
-
-
-def source_entries(source: Source) -> dict[str, ObjectInfo]:
-    """Returns the files of a source with size and tag, sorted; raises `UserError` where none can be read."""
-    with _errors(source):
-        entries = dict(_matches(source))
-    files: dict[object, str] = {}
-    for path in sorted(entries, key=lambda path: (os.path.islink(path), path)) if source.spec.is_file else entries:
-        _check_file(source, path)
-        files.setdefault(path if is_url(path) or not source.spec.is_file else identity(path), path)
-    if source.spec.is_file and not files:
-        raise _missing_file(source)
-    return {path: entries[path] for path in (sorted(files.values()) if source.spec.is_file else entries)}
-
-
-@contextlib.contextmanager
-def _errors(source: Source) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise source.error(f"{error.filename or source.where}: cannot be read: {error.strerror or error}") from error
-
-
-def _listed_files(source: Source) -> list[str]:
-    if not source.spec.files:
-        return []
-    try:
-        paths: list[str] = import_object(source.spec.files, source.text)(source.where)
-    except UserError as error:
-        raise source.error(str(error)) from None
-    return paths
-
-
-def saved_files(where: str) -> list[str]:
-    """Returns the files of a folder of `datasets.save_to_disk`, none where it is another path."""
-    folder = local_path(where)
-    if is_url(folder) and (glob.has_magic(folder) or folder.lower().endswith(".arrow")):
-        return []
-    if splits := _read_json(os.path.join(folder, "dataset_dict.json")):
-        names = ", ".join(splits.get("splits", []))
-        raise UserError(f"the folder holds the splits {names}; name one, such as arrow:{os.path.join(where, 'train')}")
-    state = _read_json(os.path.join(folder, "state.json"))
-    paths = [os.path.join(folder, os.path.basename(each["filename"])) for each in state.get("_data_files", ())]
-    for path in paths:
-        if not exists(path):
-            raise UserError(f"{path} is missing, which state.json of the folder names; copy or save the folder again")
-    return paths
-
-
-def _read_json(path: str) -> dict[str, Any]:
-    try:
-        with open_binary(path) as file:
-            result: dict[str, Any] = json.load(file)
-            return result
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-
-
-def parallel_files(where: str) -> list[str]:
-    """Returns the two files of a `parallel` source; raises `UserError` where one is missing or more than one fits."""
-    if not (match := _TWO_PATHS.fullmatch(where)):
-        raise UserError("names one file; write parallel:SOURCE:TARGET, or parallel:PREFIX:en-de")
-    names = [local_path(each) for each in match.groups()]
-    try:
-        if (languages := _LANGUAGES.fullmatch(match[2])) and not exists(names[1]):
-            names = [f"{names[0]}.{each}" for each in languages.groups()]
-        paths = [next(filter(exists, (name + each for each in ("", *ENDINGS))), None) for name in names]
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
-    for name, path in zip(names, paths, strict=True):
-        if path is None:
-            raise UserError(f"no such file: {name}; relative to {os.getcwd()}")
-    return [path for path in paths if path is not None]
-
-
-def _matches(source: Source) -> Iterator[tuple[str, ObjectInfo]]:
-    where = local_path(source.where)
-    paths: Iterable[str] = _listed_files(source)
-    if source.spec.is_file and not paths:
-        if is_url(where):
-            yield from expand_url(where).items()
-        elif os.path.exists(where):  # also a real name that looks like a pattern, such as a[1].txt
-            paths = [where]
-        elif glob.has_magic(where):
-            paths = expand_pattern(where)
-    yield from ((path, entry_of(path)) for path in paths)
-
-
-def _check_file(source: Source, path: str) -> None:
-    require_regular_file(path, f"{source.key}: {source.text!r}")
-    if os.path.isdir(path):
-        raise source.error(f"is a directory; name its files: {_files_of(source, path)}")
-    if not (is_url(path) or os.access(path, os.R_OK)):
-        raise source.error(f"{path} may not be read; check its permissions")
-    if SOURCES.is_extension(source.kind):
-        return
-    if path.lower().endswith(_UNREADABLE):
-        raise source.error(f"{path} is an archive; unpack it, or compress its text as {', '.join(ENDINGS)}")
-    actual = _KIND_OF_FILE.get(os.path.splitext(bare_name(path))[1], "")
-    is_binary = actual in _BINARY or source.kind in _BINARY
-    if actual != source.kind and (is_binary or (actual and "text" in source.kinds)):
-        advice = f"write {actual}:{path}#FIELD" if actual in source.kinds else f"write {', '.join(source.kinds)}"
-        raise source.error(f"{path} is not a {source.kind} file; {advice}")
-
-
-def _files_of(source: Source, folder: str) -> str:
-    return f"{source.kind}:{folder.rstrip('/')}/**/*.{_ENDINGS.get(source.kind, source.kind)}"
-
-
 def _hint(text: str, kinds: Sequence[str]) -> str:
     is_corpus = "text" in kinds
     ending = os.path.splitext(bare_name(text))[1].lstrip(".")
@@ -430,19 +292,3 @@ def _hint(text: str, kinds: Sequence[str]) -> str:
         return f"; did you mean {near[0]}:?"
     is_path = has_scheme or (os.path.exists(local_path(text)) if is_corpus else ":" not in text)
     return f"; for this path write {kind}:{text}" if kind and is_path else ""
-
-
-def _missing_file(source: Source) -> UserError:
-    if glob.has_magic(source.where):
-        return source.error(f"no file matches {source.where}; ** searches subdirectories")
-    hint = ""
-    cut = re.sub(r"[#@][\w.]+$", "", source.where)
-    with _errors(source):
-        is_suffix = cut != source.where and exists(cut)
-    if is_suffix:
-        hint = f" ({cut} exists: {source.kind}: takes no #FIELD, and a weight is a number, @2.5)"
-    if is_url(source.where):
-        return source.error(
-            f"no such object: {source.where}{hint}; for a folder write {_files_of(source, source.where)}"
-        )
-    return source.error(f"no such file: {source.where}{hint}; relative to {os.getcwd()}")

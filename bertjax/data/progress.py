@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from bertjax.config.sources import Source, source_entries
+from bertjax.config.source_files import source_entries
+from bertjax.config.sources import Source
 from bertjax.data.readers import DocumentStats
 from bertjax.io.progress_bar import ProgressBar
 

@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Iterator
 
 from bertjax.config.registry import import_object
-from bertjax.config.sources import HubData, Source, check_source, parse_source, source_entries, source_files
+from bertjax.config.source_files import check_source, source_entries, source_files
+from bertjax.config.sources import HubData, Source, parse_source
 from bertjax.data.readers import DocumentStats, clean_documents, field_text
 from bertjax.errors import UserError
 from bertjax.io.hub import explain_hub_error

@@ -18,7 +18,8 @@ from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
 from bertjax.config.objectives import objective_class, require_pretraining
-from bertjax.config.sources import Source, source_entries
+from bertjax.config.source_files import source_entries
+from bertjax.config.sources import Source
 from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter, EvaluationText
 from bertjax.data.sources import is_held_out, iter_documents, source_digest

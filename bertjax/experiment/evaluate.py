@@ -14,7 +14,8 @@ from bertjax.data import from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.load import StoredRun, load_run, stored_teacher
-from bertjax.experiment.task import held_out_evaluator, read_held_out
+from bertjax.experiment.task import read_held_out
+from bertjax.experiment.task_feed import held_out_evaluator
 from bertjax.experiment.teacher import eval_setup
 from bertjax.experiment.workdir import read_config, require_same_data
 from bertjax.finetuning.tasks import EvalResult

@@ -25,14 +25,12 @@ from bertjax.experiment.load import SourceModel
 from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
 from bertjax.experiment.task import (
     Task,
-    held_out_metric_names,
     read_task,
     require_task,
     resolve_config,
     task_batches,
-    task_digests,
-    task_feed,
 )
+from bertjax.experiment.task_feed import held_out_metric_names, task_digests, task_feed
 from bertjax.experiment.workdir import (
     changed_keys,
     has_checkpoints,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +23,21 @@ from bertjax.config.fields import PRESET, read_group, settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.task import TaskObjectiveConfig
-from bertjax.config.registry import import_subclass
 from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.errors import UserError
-from bertjax.experiment import build
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.workdir import has_checkpoints, read_settings
-from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_lengths
-from bertjax.finetuning.evaluate import Evaluator
+from bertjax.finetuning.batches import TaskBatches, sequence_lengths
 from bertjax.finetuning.readers.examples import Examples
 from bertjax.finetuning.tag_schemes import recognize_scheme
-from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples, task_methods
+from bertjax.finetuning.tasks import TaskData, make_features, read_examples, task_methods
 from bertjax.hf.inputs import require_readable
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.sharding import local_sequences, make_mesh
-from bertjax.types import Params
 
 _LOGGED_LINES = 50  # reading metrics more often would wait for the device more often
 _STEPS_PER_SHAPE = {"cpu": (150, 1500)}
@@ -356,94 +351,3 @@ def class_weights(config: Any, task: Task) -> tuple[str, ...]:
     weights = 1.0 / counts if config.class_weights[0] == "balanced" else counts**-0.5
     weights *= counts.sum() / (weights * counts).sum()
     return tuple(f"{weight:.6g}" for weight in weights)
-
-
-def task_feed(
-    exp: build.Experiment, task: Task, batches: TaskBatches, on_scores: Callable[[EvalResult], None]
-) -> build.Feed:
-    """Returns the data of a task for the training loop.
-
-    Args:
-        exp: experiment of the task.
-        task: the task.
-        batches: its training batches.
-        on_scores: called with the detailed scores of every evaluation.
-    """
-    held_out = task.held_out
-    evaluate = held_out_evaluator(exp, task.config, task.tokenizer, held_out, on_scores) if held_out else _no_metrics
-    digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task.labels, task.train)}
-    counts = {name: len(split.examples) for name, split in task.splits.items()}
-    return build.Feed(batches, lambda program: evaluate, digests, task.train.data.features.num_tokens, counts)
-
-
-def _no_metrics(params: Params, frozen: Any) -> Mapping[str, float]:
-    return {}
-
-
-def held_out_evaluator(
-    exp: build.Experiment,
-    config: TaskConfig,
-    tokenizer: Tokenizer,
-    split: Split,
-    on_scores: Callable[[EvalResult], None] = lambda scores: None,
-) -> Evaluator:
-    """Returns the function of parameters and frozen weights that computes the metrics of held-out examples.
-
-    Args:
-        exp: experiment of the task.
-        config: settings of the task.
-        tokenizer: the tokenizer of the model.
-        split: the held-out examples.
-        on_scores: called with the detailed scores of every evaluation.
-    """
-    features = split.data.features
-    lengths = list(sequence_lengths(features, None))
-    if config.packing:
-        limits = (exp.cfg.data.seq_len, -(-config.seq2seq.max_target_length // 8) * 8)
-        lengths = list(limits[: len(lengths)])
-    else:
-        lengths[0] = max(lengths[0], exp.cfg.data.seq_len)
-    batches = EvalBatches(
-        features,
-        batch_size=exp.cfg.eval.batch_size,
-        pad_id=tokenizer.pad_id,
-        vocab_size=exp.model.vocab_size,
-        seq_len=lengths[0],
-        target_len=next(iter(lengths[1:]), None),
-        packing=config.packing,
-        share=functools.partial(local_sequences, mesh=exp.mesh),
-    )
-    where = f"task.kind={config.kind}"
-    cls = import_subclass(config.spec.evaluator_class, Evaluator, where, ("__call__", "names"))
-    evaluator: Evaluator = cls(
-        config, exp.objective, exp.mesh, tokenizer, split.examples, split.data, batches, on_scores
-    )
-    return evaluator
-
-
-def held_out_metric_names(exp: build.Experiment, task: Task) -> list[str]:
-    """Returns the names of the metrics of `task.eval`, none without held-out examples; runs no model."""
-    if task.held_out is None:
-        return []
-    return held_out_evaluator(exp, task.config, task.tokenizer, task.held_out).names()
-
-
-def task_digests(task: Task) -> dict[str, str]:
-    """Returns digests of all that a process has read of a task, texts and answers included."""
-    digests = {"tokenizer": task.tokenizer.digest}
-    for name, split in task.splits.items():
-        read = dataclasses.replace(split.examples, locations=[], notes=[])  # homes may differ
-        examples = hashlib.sha256(repr(read).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        digests |= {f"task.{name}": _digest(task.labels, split), f"examples of task.{name}": examples}
-    return digests
-
-
-def _digest(labels: tuple[str, ...], split: Split) -> str:
-    """Returns a digest of a split: its windows, their labels, and the names of labels."""
-    features = split.data.features
-    digest = hashlib.sha256(repr(labels).encode())
-    arrays = [features.tokens, features.offsets, *(features.labels[name] for name in sorted(features.labels))]
-    arrays += [] if features.targets is None else [features.targets.tokens, features.targets.offsets]
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()[:32]

@@ -13,7 +13,8 @@ from jaxtyping import Array
 
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.registry import import_subclass
-from bertjax.config.sources import parse_task_source, source_files
+from bertjax.config.source_files import source_files
+from bertjax.config.sources import parse_task_source
 from bertjax.config.task import PLAIN_TAGS, TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.compression import bare_name
-from bertjax.config.sources import source_files
+from bertjax.config.source_files import source_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.sklearn_compat import sklearn_metrics, warnings_ignored

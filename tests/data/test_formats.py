@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from bertjax.compression import ENDINGS, bare_name, split_ending
-from bertjax.config.sources import check_source, parse_source, parse_task_source, source_files
+from bertjax.config.source_files import check_source, source_files
+from bertjax.config.sources import parse_source, parse_task_source
 from bertjax.config.task import TaskConfig
 from bertjax.data.columns import read_columns
 from bertjax.data.readers import DocumentStats

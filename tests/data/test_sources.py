@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.config.sources import Source, check_source, parse_source, source_files
+from bertjax.config.source_files import check_source, source_files
+from bertjax.config.sources import Source, parse_source
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
 from bertjax.errors import UserError
 
@@ -95,7 +96,8 @@ def test_check_says_what_to_do(tmp_path: Path) -> None:
 def test_import_and_check_are_light(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     code = (
-        "import sys; from bertjax.config.sources import parse_source, check_source\n"
+        "import sys; from bertjax.config.source_files import check_source\n"
+        "from bertjax.config.sources import parse_source\n"
         f"check_source(parse_source({f'text:{tmp_path}/a.txt'!r})); check_source(parse_source('builtin:python-docs'))\n"
         "import bertjax.data.tokenizer\n"
         "heavy = {'datasets', 'pyarrow', 'pandas', 'tokenizers', 'sentencepiece', 'jax'} & set(sys.modules)\n"

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from bertjax.config.sources import check_source, parse_source, parse_task_source, source_files
+from bertjax.config.source_files import check_source, source_files
+from bertjax.config.sources import parse_source, parse_task_source
 from bertjax.data.sources import iter_documents, source_digest
 from bertjax.errors import UserError
 from bertjax.io.store import Store

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bertjax.compression import DamagedFileError
-from bertjax.config.sources import Source, source_files
+from bertjax.config.source_files import source_files
+from bertjax.config.sources import Source
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples, ReadRequest

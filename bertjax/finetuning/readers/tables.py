@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.config.registry import import_object
-from bertjax.config.sources import Source, parallel_files, parse_task_source, source_files
+from bertjax.config.source_files import parallel_files, source_files
+from bertjax.config.sources import Source, parse_task_source
 from bertjax.data.columns import read_columns, read_schema
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError, comma_list, one_line

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.config.sources import Source, source_files
+from bertjax.config.source_files import source_files
+from bertjax.config.sources import Source
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import ReadRequest, WordExamples
