@@ -85,7 +85,7 @@ LIGHT += [
     "bertjax.report.runs",
 ]
 HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencepiece"]
-HEAVY += ["safetensors", "tensorboardX", "torch", "transformers", "scipy"]
+HEAVY += ["safetensors", "tensorboard", "torch", "transformers", "scipy"]
 
 
 DISTRIBUTIONS = {"orbax": "orbax_checkpoint", "sklearn": "scikit_learn"}  # import name -> that of pyproject.toml

@@ -8,7 +8,7 @@ The library is parsed with `ast` and never imported. Equal Python releases give 
 from __future__ import annotations
 
 import ast
-import functools
+import itertools
 import os
 import re
 import sysconfig
@@ -53,29 +53,42 @@ _COMMON = frozenset(
     "using was we when where whether which will with you your".split()
 )
 
+_cache: list[list[str]] = []  # all documents, once a reader of this process has read them
 
-@functools.lru_cache(maxsize=1)
-def python_docs() -> tuple[str, ...]:
-    """All documents: one per topic, one per module, paragraphs on lines of their own, no paragraph twice.
 
-    Takes about 3 s once per process. Raises `UserError` when this Python carries neither topics nor library sources.
+def python_docs() -> Iterator[str]:
+    """Yields the documents: one per topic, one per module, paragraphs on lines of their own, no paragraph twice.
+
+    All of them take about 3 s, once per process; a reader of the first ones does not wait for the rest.
+
+    Raises:
+        UserError: This Python carries neither topics nor library sources.
     """
+    if not _cache:
+        documents = []
+        for document in _documents():
+            documents.append(document)
+            yield document
+        if not documents:
+            raise UserError(
+                "builtin:python-docs is empty: this Python carries neither pydoc topics nor library sources; "
+                "give your own text, for example --config.data.sources=text:FILE"
+            )
+        _cache.append(documents)
+    else:
+        yield from _cache[0]
+
+
+def _documents() -> Iterator[str]:
     visited: set[str] = set()
-    documents = []
-    for texts in (*_topics(), *_modules(sysconfig.get_paths()["stdlib"])):
+    for texts in itertools.chain(_topics(), _modules(sysconfig.get_paths()["stdlib"])):
         fresh = []
         for paragraph in (paragraph for text in texts for paragraph in clean_paragraphs(text)):
             if paragraph.lower() not in visited:
                 visited.add(paragraph.lower())
                 fresh.append(paragraph)
         if fresh:
-            documents.append("\n".join(fresh))
-    if not documents:
-        raise UserError(
-            "builtin:python-docs is empty: this Python carries neither pydoc topics nor library sources; "
-            "give your own text, for example --config.data.sources=text:FILE"
-        )
-    return tuple(documents)
+            yield "\n".join(fresh)
 
 
 def _topics() -> Iterator[list[str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from bertjax.io.event_file import EventFile
 from bertjax.io.progress_bar import ProgressBar
 from bertjax.metrics import Metrics
 
@@ -24,39 +24,18 @@ class MetricWriter(Protocol):
 
 
 class TensorBoardWriter:
-    """Event files in `folder`; a resumed run marks the events after `step` as obsolete.
-
-    Written directly, without the library's thread: it dies when the disk is full, and a full queue then blocks.
-    """
+    """Event files in `folder`; a resumed run marks the events after `step` as obsolete."""
 
     def __init__(self, folder: Path, step: int):
         self._folder = folder
-        self._open(step + 1 if step else None)
-
-    def _open(self, obsolete_from: int | None) -> None:
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-        self._folder.mkdir(parents=True, exist_ok=True)
-        number = sum(1 for _ in self._folder.iterdir())  # two of the same second must not have the same name
-        self._events = EventsWriter(str(self._folder / "events"), f".{number}")
-        if obsolete_from is not None:
-            start = SessionLog(status=SessionLog.START)
-            self._events.write_event(Event(wall_time=time.time(), step=obsolete_from, file_version="brain.Event:2"))
-            self._events.write_event(Event(wall_time=time.time(), step=obsolete_from, session_log=start))
-        self._events.flush()
+        self._events = EventFile(folder, step + 1 if step else None)
 
     def write(self, step: int, metrics: Metrics) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.summary import scalar
-
-        for name, value in metrics.items():
-            self._events.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
-        self._events.flush()
+        self._events.write(step, metrics)
 
     def rewind(self, step: int) -> None:
         self.close()
-        self._open(step + 1)
+        self._events = EventFile(self._folder, step + 1)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # `write` has reported a full disk

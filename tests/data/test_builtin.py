@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -99,10 +100,8 @@ class A:
 
 
 @pytest.fixture
-def fresh() -> object:
-    python_docs.cache_clear()
-    yield
-    python_docs.cache_clear()
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtin, "_cache", [])
 
 
 def test_folders_are_walked_in_order_without_tests(tmp_path: Path) -> None:
@@ -118,13 +117,19 @@ def test_folders_are_walked_in_order_without_tests(tmp_path: Path) -> None:
     assert [texts for texts in builtin._modules(str(tmp_path))] == [["second"], ["third"]]
 
 
-def test_topics_alone_will_do(fresh: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_topics_alone_will_do(fresh: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(builtin.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / "python.zip")})
-    assert len(python_docs()) > 30
-    python_docs.cache_clear()
+    assert len(list(python_docs())) > 30
+    monkeypatch.setattr(builtin, "_cache", [])
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(UserError, match="give your own text"):
-        python_docs()
+        list(python_docs())
+
+
+def test_the_first_documents_do_not_wait_for_the_rest(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = list(itertools.islice(python_docs(), 5))
+    monkeypatch.setattr(builtin, "module_texts", lambda source: pytest.fail("a module was parsed"))
+    assert list(itertools.islice(python_docs(), 5)) == expected != []
 
 
 def test_the_corpus_is_large_and_clean() -> None:
@@ -142,7 +147,7 @@ def test_the_corpus_is_large_and_clean() -> None:
 def test_another_process_extracts_the_same() -> None:
     code = (
         "import hashlib; from bertjax.data.builtin import python_docs; "
-        "print(hashlib.sha256(repr(python_docs()).encode()).hexdigest())"
+        "print(hashlib.sha256(repr(list(python_docs())).encode()).hexdigest())"
     )
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout.strip() == hashlib.sha256(repr(python_docs()).encode()).hexdigest()
+    assert run.stdout.strip() == hashlib.sha256(repr(list(python_docs())).encode()).hexdigest()

@@ -11,7 +11,6 @@ import pytest
 from bertjax.io.jsonl import JsonlLog
 from bertjax.training.logging import (
     Console,
-    TensorBoardWriter,
     duration,
     eval_line,
     train_line,
@@ -60,14 +59,6 @@ def test_a_torn_line_of_a_kept_step_is_dropped_too(tmp_path: Path) -> None:
     path.write_text('{"step": 10, "a": 1}\n{"step": 20, "a": 2')
     JsonlLog(path, 20).close()
     assert lines(path) == [{"step": 10, "a": 1}]
-
-
-def test_tensorboard_writes_events(tmp_path: Path) -> None:
-    writer = TensorBoardWriter(tmp_path, 0)
-    writer.write(1, {"train/loss": 1.0})
-    writer.close()
-    (events,) = tmp_path.glob("events.out.tfevents.*")
-    assert b"train/loss" in events.read_bytes()
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture) -> None:
