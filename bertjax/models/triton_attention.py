@@ -1,5 +1,8 @@
 """Fused attention with dropout for GPUs: a Pallas kernel that never holds the scores (arXiv:2205.14135, 2307.08691).
 
+Examples that are packed into one sequence cost what they would alone, up to a block: blocks of queries and keys without
+a common segment, and those beyond the window, are skipped. Packing is therefore the form of examples of any length.
+
 cuDNN's kernels draw their dropout from a state of the process, which no checkpoint holds; here a probability is dropped
 by a hash of the key, the sequence, the head, the query and the key's position, which forward and backward pass compute
 again. It is another mask than that of `dropout`, with the same rate, on every mesh. On a CPU the kernel is interpreted.
@@ -16,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import mix_bits, random_bits
@@ -48,7 +51,8 @@ def triton_attention(
 ) -> Float[Array, "B S N H"]:
     """Computes attention in blocks of `BLOCK` queries and keys, softmax in float32.
 
-    Sequences are padded to a multiple of `BLOCK` with keys that nobody sees. Queries without a key get zero.
+    Sequences are padded to a multiple of `BLOCK` with keys that nobody sees. Queries without a key get zero, and so
+    does padding, which sees all real keys in the plain form: outputs at padding must not be used.
 
     Args:
         q, k, v, context: as in `dot_product_attention`.
@@ -97,7 +101,8 @@ def _attend(
 def _forward(settings: _Settings, *inputs: Array) -> tuple[Array, tuple[Array, ...]]:
     q = inputs[0]
     logs = jax.ShapeDtypeStruct((q.shape[0], q.shape[2], q.shape[1]), jnp.float32)
-    out, log_sums = _call(_forward_kernel, settings, inputs, "qkkqkk", (q, logs))
+    bounds = _bounds(_visible_blocks(settings, *inputs[3:5]))
+    out, log_sums = _call(_forward_kernel, settings, (bounds, *inputs), "bqkkqkk", (q, logs))
     return out, (*inputs, out, log_sums)
 
 
@@ -106,8 +111,10 @@ def _backward(settings: _Settings, saved: tuple[Array, ...], grad: Array) -> tup
     q, k, v = inputs[:3]
     dots = (out.astype(jnp.float32) * grad.astype(jnp.float32)).sum(-1).transpose(0, 2, 1)
     arrays = (*inputs, grad.astype(q.dtype), log_sums, dots)
-    (grad_q,) = _call(_query_gradient_kernel, settings, arrays, "qkkqkkqqq", (q,))
-    grad_k, grad_v = _call(_key_gradient_kernel, settings, arrays, "kqqkqkkkk", (k, v))
+    visible = _visible_blocks(settings, *inputs[3:5])
+    (grad_q,) = _call(_query_gradient_kernel, settings, (_bounds(visible), *arrays), "bqkkqkkqqq", (q,))
+    bounds = _bounds(visible.swapaxes(1, 2))
+    grad_k, grad_v = _call(_key_gradient_kernel, settings, (bounds, *arrays), "bkqqkqkkkk", (k, v))
     return grad_q, grad_k, grad_v, None, None, None
 
 
@@ -122,13 +129,17 @@ def _call(
     Args:
         kernel: takes the settings, references to its parts of the arrays, and references to its blocks of the results.
         settings: what to compile.
-        arrays: inputs [B, S, N, H], [B, N, S] or [B, S], S any length.
-        parts: a letter for each: q where the kernel reads the block of the grid, k where it reads the whole sequence.
+        arrays: bounds [B, S / BLOCK, 2], and inputs [B, S, N, H], [B, N, S] or [B, S], S any length.
+        parts: a letter for each: b for bounds, q where the kernel reads the block of the grid, k where it reads the
+            whole sequence.
         like: arrays with the shapes and dtypes of the results.
     """
     batch, length, heads, width = like[0].shape
 
-    def spec(x: Any, whole: bool) -> pl.BlockSpec:
+    def spec(x: Any, part: str) -> pl.BlockSpec:
+        if part == "b":
+            return pl.BlockSpec((None, None, 2), lambda block, head, sequence: (sequence, block, 0))
+        whole = part == "k"
         axis = 2 if x.ndim == 3 else 1
         size = x.shape[axis] if whole else BLOCK
 
@@ -142,8 +153,8 @@ def _call(
     return pl.pallas_call(
         functools.partial(kernel, settings),
         grid=(length // BLOCK, heads, batch),
-        in_specs=[spec(x, part == "k") for x, part in zip(arrays, parts, strict=True)],
-        out_specs=[spec(x, False) for x in like],
+        in_specs=[spec(x, part) for x, part in zip(arrays, parts, strict=True)],
+        out_specs=[spec(x, "q") for x in like],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like],
         interpret=settings.interpret,
         name=f"attention{kernel.__name__.removesuffix('_kernel')}",
@@ -159,6 +170,7 @@ def _compiler_params(width: int) -> Any:
 
 def _forward_kernel(
     settings: _Settings,
+    bounds_ref: Any,
     q_ref: Any,
     k_ref: Any,
     v_ref: Any,
@@ -185,8 +197,7 @@ def _forward_kernel(
         return out, next_largest, total
 
     initial = jnp.zeros(q.shape, jnp.float32), jnp.full(BLOCK, _MASKED, jnp.float32), jnp.zeros(BLOCK, jnp.float32)
-    bounds = _key_blocks(settings, block, k_ref.shape[0] // BLOCK)
-    out, largest, total = jax.lax.fori_loop(*bounds, add_keys, initial)
+    out, largest, total = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_keys, initial)
     total = jnp.where(total > 0, total, 1.0)
     out_ref[...] = (out / total[:, None]).astype(out_ref.dtype)
     log_sums_ref[...] = largest + jnp.log(total)
@@ -194,6 +205,7 @@ def _forward_kernel(
 
 def _query_gradient_kernel(
     settings: _Settings,
+    bounds_ref: Any,
     q_ref: Any,
     k_ref: Any,
     v_ref: Any,
@@ -217,13 +229,13 @@ def _query_gradient_kernel(
         grad_scores = weights * (grad_weights - dots[:, None])
         return grad_q + _product(grad_scores.astype(q.dtype), k_ref[keys, :], 1, 0)
 
-    bounds = _key_blocks(settings, block, k_ref.shape[0] // BLOCK)
-    grad_q = jax.lax.fori_loop(*bounds, add_keys, jnp.zeros(q.shape, jnp.float32))
+    grad_q = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_keys, jnp.zeros(q.shape, jnp.float32))
     grad_q_ref[...] = (grad_q / math.sqrt(q.shape[1])).astype(grad_q_ref.dtype)
 
 
 def _key_gradient_kernel(
     settings: _Settings,
+    bounds_ref: Any,
     q_ref: Any,
     k_ref: Any,
     v_ref: Any,
@@ -252,8 +264,7 @@ def _key_gradient_kernel(
         return grad_k + _product(grad_scores.astype(q.dtype), q, 0, 0), grad_v
 
     zeros = jnp.zeros(k.shape, jnp.float32)
-    bounds = _query_blocks(settings, block, q_ref.shape[0] // BLOCK)
-    grad_k, grad_v = jax.lax.fori_loop(*bounds, add_queries, (zeros, zeros))
+    grad_k, grad_v = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_queries, (zeros, zeros))
     grad_k_ref[...] = (grad_k / math.sqrt(k.shape[1])).astype(grad_k_ref.dtype)
     grad_v_ref[...] = grad_v.astype(grad_v_ref.dtype)
 
@@ -273,9 +284,9 @@ def _weights(visible: Array, scores: Array, log_sums: Array) -> Array:
 
 
 def _visible(settings: _Settings, query_ids: Array, key_ids: Array, query_block: Any, key_block: Any) -> Array:
-    """Returns the rule of `attention_context.visibility_mask` for a block of queries and one of keys."""
+    """Returns the rule of `attention_context.visibility_mask` for real queries of a block and the keys of one."""
     query, key = query_ids[:, None], key_ids[None, :]
-    visible = (key > 0) & ((query == key) | (query == 0))
+    visible = (key > 0) & (query == key)
     if settings.window or settings.causal:
         distance = _positions(query_block)[:, None] - _positions(key_block)[None, :]
         visible = visible & (distance >= 0) if settings.causal else visible
@@ -287,19 +298,32 @@ def _positions(block: Any) -> Array:
     return block * BLOCK + jnp.arange(BLOCK)
 
 
-def _key_blocks(settings: _Settings, block: Any, count: int) -> tuple[Any, Any]:
-    """Returns the first of the blocks of keys that a block of queries sees, and the one after the last."""
+def _visible_blocks(
+    settings: _Settings, query_ids: Int[Array, "B S"], key_ids: Int[Array, "B K"]
+) -> Bool[Array, "B I J"]:
+    """Returns False for a block of queries and one of keys whose ranges of segment ids have nothing in common.
+
+    That skips every block of other segments if ids rise along the sequence, as packing numbers them.
+    """
+
+    def ranges(ids: Array) -> tuple[Array, Array]:
+        blocks = ids.reshape(ids.shape[0], -1, BLOCK)
+        return jnp.where(blocks > 0, blocks, np.iinfo(np.int32).max).min(axis=2), blocks.max(axis=2)
+
+    (first_query, last_query), (first_key, last_key) = ranges(query_ids), ranges(key_ids)
+    visible = (first_query[:, :, None] <= last_key[:, None]) & (first_key[:, None] <= last_query[:, :, None])
+    distance = jnp.arange(visible.shape[1])[:, None] - jnp.arange(visible.shape[2])[None, :]
+    visible = visible & (distance >= 0)[None] if settings.causal else visible
     reach = -(-(settings.window // 2) // BLOCK)
-    first = jnp.maximum(block - reach, 0) if settings.window else 0
-    after = block + 1 if settings.causal else jnp.minimum(block + reach + 1, count) if settings.window else count
-    return first, after
+    return visible & (jnp.abs(distance) <= reach)[None] if settings.window else visible
 
 
-def _query_blocks(settings: _Settings, block: Any, count: int) -> tuple[Any, Any]:
-    """Returns the first of the blocks of queries that see a block of keys, and the one after the last."""
-    reach = -(-(settings.window // 2) // BLOCK)
-    first = block if settings.causal else jnp.maximum(block - reach, 0) if settings.window else 0
-    return first, jnp.minimum(block + reach + 1, count) if settings.window else count
+def _bounds(visible: Bool[Array, "B I J"]) -> Int[Array, "B I 2"]:
+    """Returns for each I the first visible J and the one after the last, both 0 if there is none."""
+    numbers = jnp.arange(visible.shape[2], dtype=jnp.int32)[None, None]
+    after = jnp.where(visible, numbers + 1, 0).max(axis=2)
+    first = jnp.where(visible, numbers, np.int32(visible.shape[2])).min(axis=2)
+    return jnp.stack([jnp.minimum(first, after), after], axis=2)
 
 
 def _drop(settings: _Settings, x: Array, words_ref: Any, query_block: Any, key_block: Any) -> Array:

@@ -93,6 +93,28 @@ def test_with_dropout_it_is_the_formula_with_its_mask(window: int, causal: bool)
         assert np.abs(ours - plain).max() <= 1e-5
 
 
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+def test_blocks_of_other_segments_are_not_read(window: int, causal: bool) -> None:
+    """NaN in a value reaches the output even with a probability of zero."""
+    ids = jnp.asarray(np.array([1, 2, 3, 0]).repeat([128, 70, 58, 64])[None], jnp.int32)
+    draw = np.random.default_rng(1)
+    q, k, v, factors = (jnp.asarray(draw.normal(size=(1, 320, HEADS, WIDTH)), jnp.float32) for _ in range(4))
+    config = dataclasses.replace(CONFIG, attention_implementation="triton")
+    first, rest = ids == 1, ids > 1
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array, real: jax.Array) -> jax.Array:
+        out = dot_product_attention(q, k, v, AttentionContext(ids, window, causal), config, KEY)
+        return jnp.where(real[:, :, None, None], out * factors, 0.0).sum()
+
+    gradients = jax.jit(jax.grad(loss, (0, 1, 2)))
+    for real, others in ((first, ids != 1), (rest, ids <= 1)):
+        poisoned = (jnp.where(others[:, :, None, None], jnp.nan, x) for x in (q, k, v))
+        inside = np.asarray(real)[0]
+        for damaged, clean in zip(gradients(*poisoned, real), gradients(q, k, v, real), strict=True):
+            assert np.array_equal(np.asarray(damaged)[0, inside], np.asarray(clean)[0, inside])
+            assert np.abs(np.asarray(clean)[0, inside]).max() > 0
+
+
 def test_masks_drop_their_share_and_differ() -> None:
     """By row, column, head and sequence; pairs of neighbours are dropped as often as independent ones."""
     keep = np.asarray(keep_mask(AttentionContext(IDS)))
