@@ -33,7 +33,8 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _ELEMENT = re.compile(r"\b([a-z]\w*)\[")
 _BATCH_AXES = re.compile(r'lhs_batch_dim(?:ension)?s"?[:=][\[{]([\d,"]*)[\]}]')
 # FLOPs per query, key and channel: two matmuls forward, five backward with the scores again; our two kernels for the
-# gradients compute scores and gradients of weights each
+# gradients compute scores and gradients of weights each. The two terms of disentangled attention add four matmuls to
+# that of scores, since a block has twice as many distances as keys; gradients of their tables: four per channel.
 _ATTENTION_FLOPS = {
     "fmhaSoftmax": 4,
     "fmhaScaleBiasSoftmax": 4,
@@ -42,6 +43,10 @@ _ATTENTION_FLOPS = {
     "attention_forward": 4,
     "attention_query_gradient": 6,
     "attention_key_gradient": 8,
+    "disentangled_attention_forward": 12,
+    "disentangled_attention_query_gradient": 18,
+    "disentangled_attention_key_gradient": 20,
+    "disentangled_attention_table_gradient": 5,
 }
 
 

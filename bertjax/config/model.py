@@ -37,7 +37,7 @@ class ComputeConfig(Settings, group="model"):
         "auto",
         choices=("auto", "xla", "tiled", "cudnn", "triton", "splash", "interpret"),
         computes=False,
-        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), triton (GPU, with dropout; not "
+        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), triton (GPU, with dropout, DeBERTa; not "
         "in auto until a GPU has measured it), splash (TPU), interpret (splash on a CPU, for tests).",
     )
     remat: str = setting(
@@ -336,9 +336,9 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         (config.causal and config.enhanced_decoder, "enhanced_decoder predicts masked words: causal models have none"),
         (
             position in ("disentangled", "relative", "relative_bias")
-            and config.attention_implementation not in ("auto", "xla"),
+            and config.attention_implementation not in ("auto", "xla", *["triton"] * (position == "disentangled")),
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
-            "kernels know no terms of positions; take auto or xla",
+            "kernel knows no such terms of positions; take auto or xla",
         ),
         (
             config.enhanced_decoder and config.position_embedding != "none",

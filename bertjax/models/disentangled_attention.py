@@ -32,9 +32,11 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import Attention, Keys, Queries, Scores, average_values
 from bertjax.models.attention_context import AttentionContext, DisentangledPositions, visibility_mask
+from bertjax.models.attention_kernels import choose_kernel
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, einsum, initializer, make_norm
 from bertjax.models.relative_shift import distance_scores, distance_scores_at
+from bertjax.models.triton_attention import triton_attention
 
 
 def restrict_queries(context: AttentionContext, positions: Int[Array, "B M"]) -> AttentionContext:
@@ -122,23 +124,40 @@ class DisentangledAttention(Attention):
         return 2 + len(config.pos_att_type)
 
     def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
-        """Drops distance embeddings and probabilities by separate keys. Args: as in `Attention.attend`."""
-        keys = (None, None) if key is None else jax.random.split(key)
-        return average_values(self.scores(q, k, context, keys[0]), v, context.visible(), self.config, keys[1])
+        """Drops distance embeddings and probabilities by separate keys. Args: as in `Attention.attend`.
+
+        With `attention_implementation=triton` queries at some positions only have the plain form all the same.
+        """
+        config, keys = self.config, (None, None) if key is None else jax.random.split(key)
+        if config.attention_implementation != "triton" or context.mask is not None or q.shape != k.shape:
+            return average_values(self.scores(q, k, context, keys[0]), v, context.visible(), config, keys[1])
+        dropping = key is not None and config.attention_dropout > 0.0
+        choose_kernel(config, context, q, k, dropping)  # refuses what the kernel cannot multiply
+        tables = self._distance_embeddings(context, k.shape[1], keys[0])
+        out = triton_attention(q, k, v, context, config.compute_dtype, config.attention_dropout, keys[1], tables)
+        return out.astype(config.result_dtype)
 
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns the sum of all terms, float32. Args: as in `Attention.scores`."""
         config, relative = self.config, context.relative
         assert isinstance(relative, DisentangledPositions)
-        table = dropout(relative.table, config.hidden_dropout, key, batched=False)
+        tables = self._distance_embeddings(context, k.shape[1], key)
         scores = einsum("bqnh,bknh->bnqk", q, k, config)
-        if "c2p" in config.pos_att_type:
-            embeddings = self._project_distances(self.position_key or self.key, table, k.shape[1])
-            scores = scores + content_to_position(q, embeddings, relative.queries, config)
-        if "p2c" in config.pos_att_type:
-            embeddings = self._project_distances(self.position_query or self.query, table, k.shape[1])
-            scores = scores + position_to_content(k, embeddings, relative.queries, config)
-        return scores / math.sqrt(config.head_dim * (1 + len(config.pos_att_type)))
+        if "c2p" in tables:
+            scores = scores + content_to_position(q, tables["c2p"], relative.queries, config)
+        if "p2c" in tables:
+            scores = scores + position_to_content(k, tables["p2c"], relative.queries, config)
+        return scores / math.sqrt(config.head_dim * (1 + len(tables)))
+
+    def _distance_embeddings(
+        self, context: AttentionContext, seq_len: int, key: Key | None
+    ) -> dict[str, Float[Array, "R N H"]]:
+        """Returns the embeddings of all distances, as keys for c2p and as queries for p2c."""
+        assert isinstance(context.relative, DisentangledPositions)
+        table = dropout(context.relative.table, self.config.hidden_dropout, key, batched=False)
+        projections = {"c2p": self.position_key or self.key, "p2c": self.position_query or self.query}
+        terms = [term for term in projections if term in self.config.pos_att_type]
+        return {term: self._project_distances(projections[term], table, seq_len) for term in terms}
 
     def _project_distances(self, projection: Linear, table: Float[Array, "U D"], seq_len: int) -> Float[Array, "R N H"]:
         """Returns the projected embedding of every distance seq_len - 1, ..., 1 - seq_len.

@@ -68,14 +68,17 @@ def manual_batch_shard() -> tuple[str, int]:
     return (split[0], mesh.shape[split[0]]) if split else ("", 1)
 
 
-def per_device(function: Callable, head_axes: Sequence[int | None], out_head_axis: int, *arrays: Array) -> Array:
+def per_device(
+    function: Callable, head_axes: Sequence[int | None], out_head_axis: int, *arrays: Array, shared: int = 0
+) -> Array:
     """Runs `function(*arrays)` on every device for its part of batch and heads, where the compiler cannot split it.
 
     Args:
-        function: takes and returns arrays whose first axis is the batch.
+        function: takes and returns arrays whose first axis is the batch, but for `shared` ones.
         head_axes: axis of the heads of each array; None = it has none.
         out_head_axis: axis of the heads of the result.
         *arrays: inputs; every device holds in full what the mesh does not divide evenly.
+        shared: number of arrays, the last ones, whose first axis is not the batch.
     """
     mesh = jax.sharding.get_abstract_mesh()
     remaining = set(mesh.axis_names) - set(mesh.manual_axes)
@@ -90,12 +93,14 @@ def per_device(function: Callable, head_axes: Sequence[int | None], out_head_axi
     first, axis = next((array, axis) for array, axis in zip(arrays, head_axes, strict=True) if axis is not None)
     batch, heads = axes_for(first.shape[0], BATCH_AXES), axes_for(first.shape[axis], ("tensor",))
 
-    def spec(axis: int | None) -> PartitionSpec:
+    def spec(axis: int | None, batch: tuple[str, ...] | None = batch) -> PartitionSpec:
         return PartitionSpec(batch) if axis is None else PartitionSpec(batch, *[None] * (axis - 1), heads)
+
+    batched = len(arrays) - shared
 
     split = jax.shard_map(
         function,
-        in_specs=tuple(map(spec, head_axes)),
+        in_specs=(*map(spec, head_axes[:batched]), *(spec(axis, None) for axis in head_axes[batched:])),
         out_specs=spec(out_head_axis),
         axis_names=remaining,
         check_vma=False,

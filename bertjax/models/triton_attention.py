@@ -12,32 +12,30 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from bertjax.models.attention_context import AttentionContext
-from bertjax.models.dropout import mix_bits, random_bits
+from bertjax.models.dropout import random_bits
 from bertjax.models.mesh import per_device, target_platform
+from bertjax.models.triton_blocks import (
+    BLOCK,
+    KernelSettings,
+    block_bounds,
+    drop_pairs,
+    product,
+    visible_blocks,
+    visible_pairs,
+)
+from bertjax.models.triton_positions import SPAN, Positions, distance_table, sum_diagonals
 
 Key = Array
-BLOCK = 64
-"""Queries and keys per block."""
 _MASKED = -1e30  # no -inf: a query without a key would get nan
-
-
-class _Settings(NamedTuple):
-    """Constants of a compiled kernel."""
-
-    window: int
-    causal: bool
-    rate: float
-    interpret: bool
 
 
 def triton_attention(
@@ -48,6 +46,7 @@ def triton_attention(
     dtype: Any,
     rate: float,
     key: Key | None,
+    tables: Mapping[str, Float[Array, "D N H"]] | None = None,
 ) -> Float[Array, "B S N H"]:
     """Computes attention in blocks of `BLOCK` queries and keys, softmax in float32.
 
@@ -59,6 +58,8 @@ def triton_attention(
         dtype: of the operands.
         rate: probability of dropping a probability.
         key: of the dropout; None = no dropout.
+        tables: terms of disentangled attention (c2p, p2c) and the projected embedding of every distance, falling from
+            S - 1 to 1 - S; None = no term.
     """
     length = q.shape[1]
 
@@ -69,23 +70,27 @@ def triton_attention(
     words, rate = jnp.zeros((q.shape[0], q.shape[2], 2), jnp.uint32), 0.0 if key is None else rate
     if key is not None and rate:
         words = random_bits(key, words.shape, batched=True)
-    settings = _Settings(context.window, context.causal, rate, interpret=target_platform() == "cpu")
+    tables = {} if tables is None else tables
+    settings = KernelSettings(context.window, context.causal, rate, target_platform() == "cpu", tuple(tables))
     key_ids = context.segment_ids if context.key_segment_ids is None else context.key_segment_ids
     arrays = *(pad(x.astype(dtype)) for x in (q, k, v)), pad(context.segment_ids), pad(key_ids), words
+    padded = [distance_table(each.astype(dtype), arrays[0].shape[1]) for each in tables.values()]
     # the compiler cannot split it
-    out = per_device(functools.partial(_attend, settings), (2, 2, 2, None, None, 1), 2, *arrays)
+    run, axes = functools.partial(_attend, settings), (2, 2, 2, None, None, 1)
+    out = per_device(run, (*axes, *[1] * len(padded)), 2, *arrays, *padded, shared=len(padded))
     return out[:, :length]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    settings: _Settings,
+    settings: KernelSettings,
     q: Float[Array, "B S N H"],
     k: Float[Array, "B K N H"],
     v: Float[Array, "B K N H"],
     query_ids: Int[Array, "B S"],
     key_ids: Int[Array, "B K"],
     words: UInt32[Array, "B N 2"],
+    *tables: Float[Array, "R N H"],
 ) -> Float[Array, "B S N H"]:
     """Runs the forward kernel.
 
@@ -94,51 +99,71 @@ def _attend(
         q, k, v: queries, keys and values; lengths are multiples of `BLOCK`.
         query_ids, key_ids: segment ids; 0 = padding.
         words: random bits of every sequence and head, for the dropout.
+        tables: of `triton_positions`, one per term.
     """
-    return _forward(settings, q, k, v, query_ids, key_ids, words)[0]
+    return _forward(settings, q, k, v, query_ids, key_ids, words, *tables)[0]
 
 
-def _forward(settings: _Settings, *inputs: Array) -> tuple[Array, tuple[Array, ...]]:
-    q = inputs[0]
+def _forward(settings: KernelSettings, *inputs: Array) -> tuple[Array, tuple[Array, ...]]:
+    q, bounds = inputs[0], block_bounds(visible_blocks(settings, *inputs[3:5]))
     logs = jax.ShapeDtypeStruct((q.shape[0], q.shape[2], q.shape[1]), jnp.float32)
-    bounds = _bounds(_visible_blocks(settings, *inputs[3:5]))
-    out, log_sums = _call(_forward_kernel, settings, (bounds, *inputs), "bqkkqkk", (q, logs))
+    out, log_sums = _call(_forward_kernel, settings, (bounds, *inputs[:6]), "bqkkqkk", inputs[6:], (q, logs))
     return out, (*inputs, out, log_sums)
 
 
-def _backward(settings: _Settings, saved: tuple[Array, ...], grad: Array) -> tuple[Array | None, ...]:
+def _backward(settings: KernelSettings, saved: tuple[Array, ...], grad: Array) -> tuple[Array | None, ...]:
     *inputs, out, log_sums = saved
+    inputs, tables = inputs[:6], inputs[6:]
     q, k, v = inputs[:3]
     dots = (out.astype(jnp.float32) * grad.astype(jnp.float32)).sum(-1).transpose(0, 2, 1)
     arrays = (*inputs, grad.astype(q.dtype), log_sums, dots)
-    visible = _visible_blocks(settings, *inputs[3:5])
-    (grad_q,) = _call(_query_gradient_kernel, settings, (_bounds(visible), *arrays), "bqkkqkkqqq", (q,))
-    bounds = _bounds(visible.swapaxes(1, 2))
-    grad_k, grad_v = _call(_key_gradient_kernel, settings, (bounds, *arrays), "bkqqkqkkkk", (k, v))
-    return grad_q, grad_k, grad_v, None, None, None
+    visible = visible_blocks(settings, *inputs[3:5])
+    bounds, by_key = block_bounds(visible), block_bounds(visible.swapaxes(1, 2))
+    (grad_q,) = _call(_query_gradient_kernel, settings, (bounds, *arrays), "bqkkqkkqqq", tables, (q,))
+    grad_k, grad_v = _call(_key_gradient_kernel, settings, (by_key, *arrays), "bkqqkqkkkk", tables, (k, v))
+    grad_tables: tuple[Array, ...] = ()
+    if tables:
+        blocks = q.shape[1] // BLOCK + k.shape[1] // BLOCK - 1
+        like = jax.ShapeDtypeStruct((q.shape[0], blocks, q.shape[2], SPAN, q.shape[3]), jnp.float32)
+        parts = _call(_table_gradient_kernel, settings, arrays, "k" * 9, tables, (like,) * len(tables))
+        grad_tables = tuple(sum_diagonals(each).astype(table.dtype) for each, table in zip(parts, tables, strict=True))
+    return grad_q, grad_k, grad_v, None, None, None, *grad_tables
 
 
 _attend.defvjp(_forward, _backward)
 
 
 def _call(
-    kernel: Callable, settings: _Settings, arrays: tuple[Array, ...], parts: str, like: tuple[Any, ...]
+    kernel: Callable,
+    settings: KernelSettings,
+    arrays: tuple[Array, ...],
+    parts: str,
+    tables: Sequence[Array],
+    like: tuple[Any, ...],
 ) -> tuple[Array, ...]:
     """Runs a kernel for every block, head and sequence.
 
     Args:
-        kernel: takes the settings, references to its parts of the arrays, and references to its blocks of the results.
+        kernel: takes the settings, the terms of positions, references to its parts of the arrays, and references to its
+            blocks of the results.
         settings: what to compile.
         arrays: bounds [B, S / BLOCK, 2], and inputs [B, S, N, H], [B, N, S] or [B, S], S any length.
         parts: a letter for each: b for bounds, q where the kernel reads the block of the grid, k where it reads the
             whole sequence.
-        like: arrays with the shapes and dtypes of the results.
+        tables: of the terms [R, N, H], read whole.
+        like: arrays with the shapes and dtypes of the results: as `arrays`, or [B, I, N, C, H] for I blocks.
     """
-    batch, length, heads, width = like[0].shape
+    tokens = next(x for x in arrays if x.ndim == 4)
+    batch, _, heads, width = tokens.shape
+    blocks = like[0].shape[1] // (1 if like[0].ndim == 5 else BLOCK)
 
     def spec(x: Any, part: str) -> pl.BlockSpec:
         if part == "b":
             return pl.BlockSpec((None, None, 2), lambda block, head, sequence: (sequence, block, 0))
+        if x.ndim == 5:
+            return pl.BlockSpec(
+                (None, None, None, *x.shape[3:]), lambda block, head, sequence: (sequence, block, head, 0, 0)
+            )
         whole = part == "k"
         axis = 2 if x.ndim == 3 else 1
         size = x.shape[axis] if whole else BLOCK
@@ -149,27 +174,38 @@ def _call(
 
         return pl.BlockSpec({2: (None, size), 3: (None, None, size), 4: (None, size, None, width)}[x.ndim], index)
 
-    options = {} if settings.interpret else {"compiler_params": _compiler_params(width)}
-    return pl.pallas_call(
-        functools.partial(kernel, settings),
-        grid=(length // BLOCK, heads, batch),
-        in_specs=[spec(x, part) for x, part in zip(arrays, parts, strict=True)],
-        out_specs=[spec(x, "q") for x in like],
-        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like],
+    table_specs = [pl.BlockSpec((x.shape[0], None, width), lambda block, head, sequence: (0, head, 0)) for x in tables]
+    memory = [jax.ShapeDtypeStruct((batch, blocks, heads, BLOCK, SPAN), tokens.dtype)] * bool(tables)
+    options = {} if settings.interpret else {"compiler_params": _compiler_params(width, bool(tables))}
+
+    def run(*refs: Any) -> None:
+        *others, scratch = refs if tables else (*refs, None)
+        positions = Positions(settings.terms, tuple(others[: len(tables)]), scratch, settings.interpret)
+        kernel(settings, positions, *others[len(tables) :])
+
+    results = pl.pallas_call(
+        run,
+        grid=(blocks, heads, batch),
+        in_specs=[*table_specs, *(spec(x, part) for x, part in zip(arrays, parts, strict=True))],
+        out_specs=[spec(x, "q") for x in (*like, *memory)],
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (*like, *memory)],
         interpret=settings.interpret,
-        name=f"attention{kernel.__name__.removesuffix('_kernel')}",
+        name=f"{'disentangled_' if tables else ''}attention{kernel.__name__.removesuffix('_kernel')}",
         **options,
-    )(*arrays)
+    )(*tables, *arrays)
+    return tuple(results[: len(like)])
 
 
-def _compiler_params(width: int) -> Any:
+def _compiler_params(width: int, has_memory: bool) -> Any:
     from jax.experimental.pallas import triton
 
-    return triton.CompilerParams(num_warps=4 if width <= 64 else 8, num_stages=2)
+    # No loads of a later block ahead of time where these read what the kernel writes.
+    return triton.CompilerParams(num_warps=4 if width <= 64 else 8, num_stages=1 if has_memory else 2)
 
 
 def _forward_kernel(
-    settings: _Settings,
+    settings: KernelSettings,
+    positions: Positions,
     bounds_ref: Any,
     q_ref: Any,
     k_ref: Any,
@@ -186,14 +222,14 @@ def _forward_kernel(
     def add_keys(index: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         out, largest, total = carry
         keys = pl.ds(index * BLOCK, BLOCK)
-        visible = _visible(settings, query_ids, key_ids_ref[keys], block, index)
-        scores = jnp.where(visible, _scores(q, k_ref[keys, :]), _MASKED)
+        visible = visible_pairs(settings, query_ids, key_ids_ref[keys], block, index)
+        scores = jnp.where(visible, _scores(positions, q, k_ref[keys, :], positions.first_row(block, index)), _MASKED)
         next_largest = jnp.maximum(largest, scores.max(axis=1))
         weights = jnp.where(visible, jnp.exp(scores - next_largest[:, None]), 0.0)
         shrink = jnp.exp(largest - next_largest)
         total = total * shrink + weights.sum(axis=1)
-        weights = _drop(settings, weights, words_ref, block, index)
-        out = out * shrink[:, None] + _product(weights.astype(v_ref.dtype), v_ref[keys, :], 1, 0)
+        weights = drop_pairs(settings, weights, words_ref, block, index)
+        out = out * shrink[:, None] + product(weights.astype(v_ref.dtype), v_ref[keys, :], 1, 0)
         return out, next_largest, total
 
     initial = jnp.zeros(q.shape, jnp.float32), jnp.full(BLOCK, _MASKED, jnp.float32), jnp.zeros(BLOCK, jnp.float32)
@@ -204,7 +240,8 @@ def _forward_kernel(
 
 
 def _query_gradient_kernel(
-    settings: _Settings,
+    settings: KernelSettings,
+    positions: Positions,
     bounds_ref: Any,
     q_ref: Any,
     k_ref: Any,
@@ -223,18 +260,22 @@ def _query_gradient_kernel(
 
     def add_keys(index: Any, grad_q: Array) -> Array:
         keys = pl.ds(index * BLOCK, BLOCK)
-        visible = _visible(settings, query_ids, key_ids_ref[keys], block, index)
-        weights = _weights(visible, _scores(q, k_ref[keys, :]), log_sums)
-        grad_weights = _drop(settings, _product(grad, v_ref[keys, :], 1, 1), words_ref, block, index)
-        grad_scores = weights * (grad_weights - dots[:, None])
-        return grad_q + _product(grad_scores.astype(q.dtype), k_ref[keys, :], 1, 0)
+        visible, row = (
+            visible_pairs(settings, query_ids, key_ids_ref[keys], block, index),
+            positions.first_row(block, index),
+        )
+        weights = _weights(visible, _scores(positions, q, k_ref[keys, :], row), log_sums)
+        grad_weights = drop_pairs(settings, product(grad, v_ref[keys, :], 1, 1), words_ref, block, index)
+        grad_scores = (weights * (grad_weights - dots[:, None])).astype(q.dtype)
+        return grad_q + product(grad_scores, k_ref[keys, :], 1, 0) + positions.query_gradient(grad_scores, row)
 
     grad_q = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_keys, jnp.zeros(q.shape, jnp.float32))
-    grad_q_ref[...] = (grad_q / math.sqrt(q.shape[1])).astype(grad_q_ref.dtype)
+    grad_q_ref[...] = (grad_q / _divisor(positions, q)).astype(grad_q_ref.dtype)
 
 
 def _key_gradient_kernel(
-    settings: _Settings,
+    settings: KernelSettings,
+    positions: Positions,
     bounds_ref: Any,
     q_ref: Any,
     k_ref: Any,
@@ -255,92 +296,67 @@ def _key_gradient_kernel(
         grad_k, grad_v = carry
         queries = pl.ds(index * BLOCK, BLOCK)
         q, grad = q_ref[queries, :], grad_ref[queries, :]
-        visible = _visible(settings, query_ids_ref[queries], key_ids, index, block)
-        weights = _weights(visible, _scores(q, k), log_sums_ref[queries])
-        dropped = _drop(settings, weights, words_ref, index, block)
-        grad_v = grad_v + _product(dropped.astype(v.dtype), grad, 0, 0)
-        grad_weights = _drop(settings, _product(grad, v, 1, 1), words_ref, index, block)
-        grad_scores = weights * (grad_weights - dots_ref[queries][:, None])
-        return grad_k + _product(grad_scores.astype(q.dtype), q, 0, 0), grad_v
+        visible, row = (
+            visible_pairs(settings, query_ids_ref[queries], key_ids, index, block),
+            positions.first_row(index, block),
+        )
+        weights = _weights(visible, _scores(positions, q, k, row), log_sums_ref[queries])
+        dropped = drop_pairs(settings, weights, words_ref, index, block)
+        grad_v = grad_v + product(dropped.astype(v.dtype), grad, 0, 0)
+        grad_weights = drop_pairs(settings, product(grad, v, 1, 1), words_ref, index, block)
+        grad_scores = (weights * (grad_weights - dots_ref[queries][:, None])).astype(q.dtype)
+        return grad_k + product(grad_scores, q, 0, 0) + positions.key_gradient(grad_scores, row), grad_v
 
     zeros = jnp.zeros(k.shape, jnp.float32)
     grad_k, grad_v = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_queries, (zeros, zeros))
-    grad_k_ref[...] = (grad_k / math.sqrt(k.shape[1])).astype(grad_k_ref.dtype)
+    grad_k_ref[...] = (grad_k / _divisor(positions, k)).astype(grad_k_ref.dtype)
     grad_v_ref[...] = grad_v.astype(grad_v_ref.dtype)
 
 
-def _product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
-    """Sums over one axis of each of two matrices, float32."""
-    return jax.lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
+def _table_gradient_kernel(
+    settings: KernelSettings,
+    positions: Positions,
+    q_ref: Any,
+    k_ref: Any,
+    v_ref: Any,
+    query_ids_ref: Any,
+    key_ids_ref: Any,
+    words_ref: Any,
+    grad_ref: Any,
+    log_sums_ref: Any,
+    dots_ref: Any,
+    *grad_table_refs: Any,
+) -> None:
+    """Computes the gradients of the rows of the tables that the blocks of one diagonal read."""
+    query_blocks, key_blocks = q_ref.shape[0] // BLOCK, k_ref.shape[0] // BLOCK
+    shift, row = pl.program_id(0) - (key_blocks - 1), pl.program_id(0) * BLOCK
+
+    def add(block: Any, totals: tuple[Array, ...]) -> tuple[Array, ...]:
+        queries, keys = pl.ds(block * BLOCK, BLOCK), pl.ds((block - shift) * BLOCK, BLOCK)
+        q, k, v, grad = q_ref[queries, :], k_ref[keys, :], v_ref[keys, :], grad_ref[queries, :]
+        visible = visible_pairs(settings, query_ids_ref[queries], key_ids_ref[keys], block, block - shift)
+        weights = _weights(visible, _scores(positions, q, k, row), log_sums_ref[queries])
+        grad_weights = drop_pairs(settings, product(grad, v, 1, 1), words_ref, block, block - shift)
+        grad_scores = (weights * (grad_weights - dots_ref[queries][:, None])).astype(q.dtype)
+        parts = positions.table_gradients(grad_scores, q, k)
+        return tuple(total + part for total, part in zip(totals, parts, strict=True))
+
+    zeros = tuple(jnp.zeros((SPAN, q_ref.shape[1]), jnp.float32) for _ in grad_table_refs)
+    bounds = jnp.maximum(shift, 0), jnp.minimum(query_blocks, key_blocks + shift)
+    for ref, total in zip(grad_table_refs, jax.lax.fori_loop(*bounds, add, zeros), strict=True):
+        ref[...] = total / _divisor(positions, q_ref)
 
 
-def _scores(q: Array, k: Array) -> Array:
-    return _product(q, k, 1, 1) / math.sqrt(q.shape[1])
+def _scores(positions: Positions, q: Array, k: Array, row: Any) -> Array:
+    scores = product(q, k, 1, 1)
+    scores = scores + positions.scores(q, k, row) if positions.terms else scores
+    return scores / _divisor(positions, q)
+
+
+def _divisor(positions: Positions, q: Any) -> float:
+    return math.sqrt(q.shape[1] * (1 + len(positions.terms)))
 
 
 def _weights(visible: Array, scores: Array, log_sums: Array) -> Array:
     """Returns the softmax of scores whose sums of exponentials are known."""
     return jnp.where(visible, jnp.exp(jnp.where(visible, scores, _MASKED) - log_sums[:, None]), 0.0)
-
-
-def _visible(settings: _Settings, query_ids: Array, key_ids: Array, query_block: Any, key_block: Any) -> Array:
-    """Returns the rule of `attention_context.visibility_mask` for real queries of a block and the keys of one."""
-    query, key = query_ids[:, None], key_ids[None, :]
-    visible = (key > 0) & (query == key)
-    if settings.window or settings.causal:
-        distance = _positions(query_block)[:, None] - _positions(key_block)[None, :]
-        visible = visible & (distance >= 0) if settings.causal else visible
-        visible = visible & (jnp.abs(distance) <= settings.window // 2) if settings.window else visible
-    return visible
-
-
-def _positions(block: Any) -> Array:
-    return block * BLOCK + jnp.arange(BLOCK)
-
-
-def _visible_blocks(
-    settings: _Settings, query_ids: Int[Array, "B S"], key_ids: Int[Array, "B K"]
-) -> Bool[Array, "B I J"]:
-    """Returns False for a block of queries and one of keys whose ranges of segment ids have nothing in common.
-
-    That skips every block of other segments if ids rise along the sequence, as packing numbers them.
-    """
-
-    def ranges(ids: Array) -> tuple[Array, Array]:
-        blocks = ids.reshape(ids.shape[0], -1, BLOCK)
-        return jnp.where(blocks > 0, blocks, np.iinfo(np.int32).max).min(axis=2), blocks.max(axis=2)
-
-    (first_query, last_query), (first_key, last_key) = ranges(query_ids), ranges(key_ids)
-    visible = (first_query[:, :, None] <= last_key[:, None]) & (first_key[:, None] <= last_query[:, :, None])
-    distance = jnp.arange(visible.shape[1])[:, None] - jnp.arange(visible.shape[2])[None, :]
-    visible = visible & (distance >= 0)[None] if settings.causal else visible
-    reach = -(-(settings.window // 2) // BLOCK)
-    return visible & (jnp.abs(distance) <= reach)[None] if settings.window else visible
-
-
-def _bounds(visible: Bool[Array, "B I J"]) -> Int[Array, "B I 2"]:
-    """Returns for each I the first visible J and the one after the last, both 0 if there is none."""
-    numbers = jnp.arange(visible.shape[2], dtype=jnp.int32)[None, None]
-    after = jnp.where(visible, numbers + 1, 0).max(axis=2)
-    first = jnp.where(visible, numbers, np.int32(visible.shape[2])).min(axis=2)
-    return jnp.stack([jnp.minimum(first, after), after], axis=2)
-
-
-def _drop(settings: _Settings, x: Array, words_ref: Any, query_block: Any, key_block: Any) -> Array:
-    if not settings.rate:
-        return x
-    keep = keep_block(words_ref[0], words_ref[1], _positions(query_block), _positions(key_block), settings.rate)
-    return jnp.where(keep, x / (1 - settings.rate), 0.0)
-
-
-def keep_block(first: Array, second: Array, queries: Array, keys: Array, rate: float) -> Array:
-    """Returns True for the probabilities [Q, K] that dropout keeps: a hash of two words and both positions.
-
-    Args:
-        first, second: random words of the sequence and head.
-        queries, keys: positions, int32.
-        rate: probability of dropping one.
-    """
-    rows = mix_bits(queries.astype(jnp.uint32) ^ first)[:, None]
-    columns = (keys.astype(jnp.uint32) * np.uint32(0x9E3779B9))[None, :]  # 2**32 / the golden ratio
-    return mix_bits((rows + columns) ^ second) >= np.uint32(min(round(rate * 2**32), 2**32 - 1))

@@ -34,6 +34,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert, scanned, remat=dots": ("bert:large", {"model.attention_dropout": 0.0, "model.remat": "dots"}),
     "modernbert at 1,024": ("modernbert:base", {}),
     "deberta v3": ("deberta:v3-base", {"model.num_layers": 4}),  # two of them in the generator
+    "deberta v3, triton": ("deberta:v3-base", {"model.num_layers": 4, "model.attention_implementation": "triton"}),
     "electra": ("electra:base", {}),
     "xlnet": ("xlnet:base", {}),
     "t5": ("t5:base", {}),

@@ -198,5 +198,5 @@ def test_what_a_kernel_cannot_do_is_refused(
 @pytest.mark.parametrize("implementation", ["cudnn", "splash", "interpret"])
 def test_kernels_and_scores_with_terms_of_positions_are_refused(implementation: str) -> None:
     for position in ("disentangled", "relative", "relative_bias"):
-        with pytest.raises(UserError, match="the kernels know no terms of positions"):
+        with pytest.raises(UserError, match="the kernel knows no such terms of positions"):
             EncoderConfig(attention_position=position, attention_bias="none", attention_implementation=implementation)

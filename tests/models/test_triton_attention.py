@@ -18,7 +18,7 @@ from bertjax.models import attention_kernels, triton_attention
 from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import random_bits
-from bertjax.models.triton_attention import keep_block
+from bertjax.models.triton_blocks import keep_block
 
 BATCH, LENGTH, HEADS, WIDTH, RATE = 2, 150, 2, 16, 0.2
 CONFIG = EncoderConfig(hidden_size=HEADS * WIDTH, num_heads=HEADS, attention_dropout=RATE)
