@@ -2,14 +2,16 @@
 
     python scripts/check_kernels.py [--implementation cudnn|triton|splash|interpret] [--lengths 512,2048] [--heads 12]
 
-For packed examples, full, causal and with a window of 128: prints the largest difference of outputs and gradients at
-real tokens from the float32 reference, relative to its largest value, next to that of the reference in bfloat16; and
-the time of forward and backward. Exits with 1 if the kernel's error exceeds four times that of the reference.
+For packed examples, full, causal, with a window of 128, and (triton) with DeBERTa's positions: prints the largest
+difference of outputs and gradients at real tokens from the float32 reference, relative to its largest value, next to
+that of the reference in bfloat16; and the time of forward and backward. Exits with 1 if the kernel's error exceeds
+four times that of the reference.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -19,10 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import dot_product_attention
+from bertjax.models.attention import average_values, dot_product_attention
 from bertjax.models.attention_context import AttentionContext
+from bertjax.models.disentangled_attention import content_to_position, position_to_content
+from bertjax.models.linear import einsum
+from bertjax.models.triton_attention import triton_attention
 
 KINDS = {"whole": (0, False), "causal": (0, True), "window": (128, False)}
+POSITIONS = "positions"  # disentangled attention
 ROWS, WIDTH, REPEATS = 4, 64, 10
 Run = Callable[..., tuple[jax.Array, ...]]
 
@@ -38,7 +44,7 @@ def main() -> int:
     right = [
         check(options.implementation, name, int(length), options.heads)
         for length in options.lengths.split(",")
-        for name in KINDS
+        for name in (*KINDS, *[POSITIONS] * (options.implementation == "triton"))
     ]
     return 0 if all(right) else 1
 
@@ -46,28 +52,30 @@ def main() -> int:
 def check(implementation: str, name: str, length: int, heads: int) -> bool:
     """Prints one line; returns False if the error of the kernel is too large."""
     inputs, context = batch(name, length, heads)
-    exact = compiled("xla", "float32", heads, context)(*inputs)
-    plain, kernel = (compiled(each, "bfloat16", heads, context) for each in ("xla", implementation))
+    exact = compiled(name, "xla", "float32", heads, context)(*inputs)
+    plain, kernel = (compiled(name, each, "bfloat16", heads, context) for each in ("xla", implementation))
     errors = [max(map(relative, run(*inputs), exact)) for run in (plain, kernel)]
     times = [milliseconds(run, inputs) for run in (plain, kernel)]
     print(
-        f"{length:6d} {name:7s} error plain {errors[0]:.1e} kernel {errors[1]:.1e}   "
+        f"{length:6d} {name:9s} error plain {errors[0]:.1e} kernel {errors[1]:.1e}   "
         f"ms plain {times[0]:.2f} kernel {times[1]:.2f} ({times[0] / times[1]:.2f} times as fast)"
     )
     return bool(errors[1] <= 4 * errors[0])
 
 
 def batch(name: str, length: int, heads: int) -> tuple[list[jax.Array], AttentionContext]:
-    """Returns q, k, v and loss weights; three examples per sequence and an eighth of padding."""
+    """Returns q, k, v, loss weights and two tables; three examples per sequence and an eighth of padding."""
     draw = np.random.default_rng(0).normal(size=(4, ROWS, length, heads, WIDTH))
     ids = np.zeros((ROWS, length), np.int32)
     for number, (start, stop) in enumerate(((0, 2), (2, 5), (5, 7)), 1):
         ids[:, start * length // 8 : stop * length // 8] = number
-    return [jnp.asarray(each, jnp.float32) for each in draw], AttentionContext(jnp.asarray(ids), *KINDS[name])
+    tables = np.random.default_rng(1).normal(size=(2, 2 * length - 1, heads, WIDTH))
+    context = AttentionContext(jnp.asarray(ids), *KINDS.get(name, (0, False)))
+    return [jnp.asarray(each, jnp.float32) for each in (*draw, *tables)], context
 
 
-def compiled(implementation: str, kind: str, heads: int, context: AttentionContext) -> Run:
-    """Returns the output at real tokens and the gradients of q, k, v."""
+def compiled(name: str, implementation: str, kind: str, heads: int, context: AttentionContext) -> Run:
+    """Returns the output at real tokens and the gradients of q, k, v and, with positions, of the tables."""
     config = EncoderConfig(
         hidden_size=heads * WIDTH,
         num_heads=heads,
@@ -77,16 +85,31 @@ def compiled(implementation: str, kind: str, heads: int, context: AttentionConte
     )
     real = (context.segment_ids > 0)[:, :, None, None]
 
-    def loss(q: jax.Array, k: jax.Array, v: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out = jnp.where(real, dot_product_attention(q, k, v, context, config, None).astype(jnp.float32), 0.0)
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, tables: tuple[jax.Array, ...]) -> jax.Array:
+        if name != POSITIONS:
+            return dot_product_attention(q, k, v, context, config, None)
+        terms = dict(zip(("c2p", "p2c"), tables, strict=True))
+        if implementation == "triton":
+            return triton_attention(q, k, v, context, kind, 0.0, None, terms)
+        scores = einsum("bqnh,bknh->bnqk", q, k, config) + content_to_position(q, terms["c2p"], None, config)
+        scores = scores + position_to_content(k, terms["p2c"], None, config)
+        return average_values(scores / math.sqrt(3 * WIDTH), v, context.visible(), config, None)
+
+    def loss(
+        q: jax.Array, k: jax.Array, v: jax.Array, weights: jax.Array, *tables: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        out = jnp.where(real, attend(q, k, v, tables).astype(jnp.float32), 0.0)
         return (out * weights).sum(), out
 
     @jax.jit
     def run(*inputs: jax.Array) -> tuple[jax.Array, ...]:
-        (_, out), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*inputs)
+        with_gradients = (0, 1, 2, *[4, 5] * (name == POSITIONS))
+        (_, out), gradients = jax.value_and_grad(loss, with_gradients, has_aux=True)(*inputs)
         return out, *gradients
 
-    inputs = [jax.ShapeDtypeStruct((*context.segment_ids.shape, heads, WIDTH), jnp.float32)] * 4
+    length = context.segment_ids.shape[1]
+    shapes = [(*context.segment_ids.shape, heads, WIDTH)] * 4 + [(2 * length - 1, heads, WIDTH)] * 2
+    inputs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     with jax.default_matmul_precision("float32" if kind == "float32" else "default"):
         return run.lower(*inputs).compile()
 

@@ -77,6 +77,7 @@ FAMILIES = {  # without targets
         "modernbert.py:base", 8, 8192, (*MODELS["modernbert-base"].overrides, "model.max_position_embeddings=8192")
     ),
     "deberta-v3-base": Model("deberta.py:v3-base", 64, 512),
+    "deberta-v3-base-triton": Model("deberta.py:v3-base", 64, 512, ("model.attention_implementation=triton",)),
     "electra-base": Model("electra.py:base", 128, 512),
     "xlnet-base": Model("xlnet.py:base", 64, 512),
 }

@@ -37,8 +37,8 @@ class ComputeConfig(Settings, group="model"):
         "auto",
         choices=("auto", "xla", "tiled", "cudnn", "triton", "splash", "interpret"),
         computes=False,
-        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), triton (GPU, with dropout, DeBERTa; not "
-        "in auto until a GPU has measured it), splash (TPU), interpret (splash on a CPU, for tests).",
+        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), triton (GPU, with dropout "
+        "and for DeBERTa; not in auto until a GPU has measured it), splash (TPU), interpret (splash on a CPU).",
     )
     remat: str = setting(
         "none",

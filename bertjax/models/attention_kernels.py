@@ -70,7 +70,7 @@ def kernel_limitation(
         return "needs queries and keys of the same sequences, without an explicit mask"
     if kernel == "triton" and (config.head_dim not in _TRITON_HEADS):
         return f"needs a head size of {', '.join(map(str, _TRITON_HEADS))}, not {config.head_dim}"
-    if kernel == "interpret" or (kernel == "triton" and target_platform() == "cpu"):
+    if kernel in ("interpret", "triton"):
         return ""
     if config.compute_dtype != "bfloat16":
         return f"multiplies in bfloat16: compute_dtype must not be {config.compute_dtype}"
