@@ -56,7 +56,12 @@ _COMMON = frozenset(
 _cache: list[list[str]] = []  # all documents, once a reader of this process has read them
 
 
-def python_docs() -> Iterator[str]:
+def python_docs() -> list[str]:
+    """Returns all documents. Raises `UserError` as `iter_python_docs` does."""
+    return list(iter_python_docs())
+
+
+def iter_python_docs() -> Iterator[str]:
     """Yields the documents: one per topic, one per module, paragraphs on lines of their own, no paragraph twice.
 
     All of them take about 3 s, once per process; a reader of the first ones does not wait for the rest.

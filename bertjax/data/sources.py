@@ -45,9 +45,9 @@ def iter_documents(source: Source, errors: str = "strict", reading: DocumentStat
 
 def read_builtin(where: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
     """Yields the documents of a corpus that comes with Python. Args: as of `read_hub`."""
-    from bertjax.data.builtin import python_docs
+    from bertjax.data.builtin import iter_python_docs
 
-    yield from python_docs()
+    yield from iter_python_docs()
 
 
 def builtin_digest(where: str) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config.sources import parse_source
 from bertjax.data import builtin
-from bertjax.data.builtin import clean_paragraphs, is_prose, module_texts, python_docs
+from bertjax.data.builtin import clean_paragraphs, is_prose, iter_python_docs, module_texts, python_docs
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError
 
@@ -119,22 +119,22 @@ def test_folders_are_walked_in_order_without_tests(tmp_path: Path) -> None:
 
 def test_topics_alone_will_do(fresh: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(builtin.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / "python.zip")})
-    assert len(list(python_docs())) > 30
+    assert len(python_docs()) > 30
     monkeypatch.setattr(builtin, "_cache", [])
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(UserError, match="give your own text"):
-        list(python_docs())
+        python_docs()
 
 
 def test_the_first_documents_do_not_wait_for_the_rest(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = list(itertools.islice(python_docs(), 5))
+    expected = list(itertools.islice(iter_python_docs(), 5))
     monkeypatch.setattr(builtin, "module_texts", lambda source: pytest.fail("a module was parsed"))
-    assert list(itertools.islice(python_docs(), 5)) == expected != []
+    assert list(itertools.islice(iter_python_docs(), 5)) == expected != []
 
 
 def test_the_corpus_is_large_and_clean() -> None:
     documents = list(iter_documents(parse_source("builtin:python-docs")))
-    assert documents == list(python_docs())  # the reader changes nothing
+    assert documents == python_docs()  # the reader changes nothing
     paragraphs = [paragraph for document in documents for paragraph in document.split("\n")]
     assert len(documents) > 200
     assert sum(map(len, paragraphs)) > 1_000_000
@@ -147,7 +147,7 @@ def test_the_corpus_is_large_and_clean() -> None:
 def test_another_process_extracts_the_same() -> None:
     code = (
         "import hashlib; from bertjax.data.builtin import python_docs; "
-        "print(hashlib.sha256(repr(list(python_docs())).encode()).hexdigest())"
+        "print(hashlib.sha256(repr(python_docs()).encode()).hexdigest())"
     )
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout.strip() == hashlib.sha256(repr(list(python_docs())).encode()).hexdigest()
+    assert run.stdout.strip() == hashlib.sha256(repr(python_docs()).encode()).hexdigest()

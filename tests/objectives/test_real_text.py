@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import jax
@@ -37,7 +36,7 @@ WORDS = ("ngram", "ngram_window", "span", "whole_word")
 @pytest.fixture(scope="module")
 def text() -> tuple[dict[str, jax.Array], Vocabulary]:
     """Returns rows [CLS] text [SEP] of 12 to 64 tokens, each from a different position, and the vocabulary."""
-    documents = list(itertools.islice(python_docs(), 160))
+    documents = python_docs()[:160]
     tokenizer = train_tokenizer(documents, model="wordpiece", family="bert", vocab_size=2000, lowercase=True)
     stream = np.concatenate(tokenizer.encode_batch(documents))
     lengths = np.random.default_rng(0).integers(12, S + 1, ROWS)
