@@ -29,7 +29,7 @@ from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocab
 ROOT = Path(__file__).parents[1]
 
 
-def first_update(workdir: Path, cache: Path) -> float:
+def first_step(workdir: Path, cache: Path) -> float:
     """Returns the seconds from the command to the line of the first step."""
     settings = [f"--config.data.cache_dir={cache}", "--config.train.log_interval_steps=1"]
     command = [sys.executable, "-u", "-m", "bertjax", "pretrain", "--config", str(ROOT / "configs/quickstart.py")]
@@ -51,7 +51,7 @@ def first_update(workdir: Path, cache: Path) -> float:
                 seconds = time.monotonic() - began
                 process.kill()
                 return seconds
-    raise UserError(f"the quickstart made no update: {' / '.join(text[-3:])}")
+    raise UserError(f"the quickstart made no step: {' / '.join(text[-3:])}")
 
 
 def start_ups(turns: int) -> None:
@@ -59,8 +59,8 @@ def start_ups(turns: int) -> None:
     for _ in range(turns):
         with tempfile.TemporaryDirectory(prefix="bertjax-start-up-") as folder:
             for number, times in enumerate(results.values()):
-                times.append(first_update(Path(folder, f"run-{number}"), Path(folder, "cache")))
-    print("| quickstart | seconds to the first update |\n|---|---|")
+                times.append(first_step(Path(folder, f"run-{number}"), Path(folder, "cache")))
+    print("| quickstart | seconds to the first step |\n|---|---|")
     for name, times in results.items():
         print(f"| {name} | {statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f}) |")
 
