@@ -37,8 +37,8 @@ class ComputeConfig(Settings, group="model"):
         "auto",
         choices=("auto", "xla", "tiled", "cudnn", "triton", "splash", "interpret"),
         computes=False,
-        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), triton (GPU, with dropout "
-        "and for DeBERTa; not in auto until a GPU has measured it), splash (TPU), interpret (splash on a CPU).",
+        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), triton (GPU, with dropout and "
+        "for DeBERTa and XLNet; not in auto until a GPU has measured it), splash (TPU), interpret (splash on a CPU).",
     )
     remat: str = setting(
         "none",
@@ -336,7 +336,7 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         (config.causal and config.enhanced_decoder, "enhanced_decoder predicts masked words: causal models have none"),
         (
             position in ("disentangled", "relative", "relative_bias")
-            and config.attention_implementation not in ("auto", "xla", *["triton"] * (position == "disentangled")),
+            and config.attention_implementation not in ("auto", "xla", *["triton"] * (position != "relative_bias")),
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
             "kernel knows no such terms of positions; take auto or xla",
         ),

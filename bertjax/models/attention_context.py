@@ -46,6 +46,16 @@ class DistanceBias(NamedTuple):
 Relative = DisentangledPositions | RelativePositions | DistanceBias
 
 
+class PredictionRanks(NamedTuple):
+    """Visibility by an order of prediction: a query sees keys of a lower rank. Tokens of equal rank see each other."""
+
+    queries: Int[Array, "B S"]
+    keys: Int[Array, "B K"]
+
+    def visible(self) -> Bool[Array, "B S K"]:
+        return self.keys[:, None, :] < self.queries[:, :, None]
+
+
 class AttentionContext(NamedTuple):
     """Built once per batch for the global layers, and once for the local ones.
 
@@ -58,6 +68,7 @@ class AttentionContext(NamedTuple):
               example of each key where these are of other sequences, the output of an encoder; `segment_ids` are then
               those of the queries. Window and causal do not apply
     start     position of the first query in the sequence of the keys, where queries are a part of it
+    ranks     visibility by an order of prediction, in addition to the rule
     """
 
     segment_ids: Int[Array, "B S"]
@@ -68,6 +79,7 @@ class AttentionContext(NamedTuple):
     relative: Relative | None = None
     key_segment_ids: Int[Array, "B K"] | None = None
     start: int | Int[Array, ""] = 0
+    ranks: PredictionRanks | None = None
 
     def visible(self) -> Bool[Array, "B 1 S K"]:
         """Returns True where a query (axis 2) may attend to a key (axis 3).
@@ -78,8 +90,10 @@ class AttentionContext(NamedTuple):
         if self.mask is not None:
             return self.mask
         if self.key_segment_ids is not None:
-            return same_example(self.segment_ids, self.key_segment_ids)[:, None]
-        return attention_mask(self.segment_ids, self.window, self.causal)
+            mask = same_example(self.segment_ids, self.key_segment_ids)[:, None]
+        else:
+            mask = attention_mask(self.segment_ids, self.window, self.causal)
+        return mask if self.ranks is None else mask & self.ranks.visible()[:, None]
 
     def sees_key(self) -> Bool[Array, "B S"]:
         """Returns False for queries that the rule leaves without a key."""

@@ -36,7 +36,7 @@ from bertjax.models.attention_kernels import choose_kernel
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, einsum, initializer, make_norm
 from bertjax.models.relative_shift import distance_scores, distance_scores_at
-from bertjax.models.triton_attention import triton_attention
+from bertjax.models.triton_attention import ScoreTerms, triton_attention
 
 
 def restrict_queries(context: AttentionContext, positions: Int[Array, "B M"]) -> AttentionContext:
@@ -134,7 +134,11 @@ class DisentangledAttention(Attention):
         dropping = key is not None and config.attention_dropout > 0.0
         choose_kernel(config, context, q, k, dropping)  # refuses what the kernel cannot multiply
         tables = self._distance_embeddings(context, k.shape[1], keys[0])
-        out = triton_attention(q, k, v, context, config.compute_dtype, config.attention_dropout, keys[1], tables)
+        terms = ScoreTerms({name: table[None] for name, table in tables.items()})
+        divisor = math.sqrt(config.head_dim * (1 + len(tables)))
+        out = triton_attention(
+            q, k, v, context, config.compute_dtype, config.attention_dropout, keys[1], terms, divisor
+        )
         return out.astype(config.result_dtype)
 
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
@@ -25,10 +26,12 @@ from jaxtyping import Array, Bool, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import Attention, Keys, Queries, Scores
 from bertjax.models.attention_context import AttentionContext, RelativePositions
+from bertjax.models.attention_kernels import choose_kernel
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, einsum, initializer
 from bertjax.models.relative_shift import distance_scores, distance_scores_at
 from bertjax.models.rope import sinusoids
+from bertjax.models.triton_attention import ScoreTerms, triton_attention
 
 
 class RelativeAttention(Attention):
@@ -51,6 +54,29 @@ class RelativeAttention(Attention):
         if config.relative_segments:
             self.segment_bias, self.segment_embeddings = draw(*heads), draw(2, *heads)
 
+    def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
+        """Computes the tokens' queries by a kernel, if one is configured, and targets in the plain form.
+
+        Args: as in `Attention.attend`.
+        """
+        config, relative = self.config, context.relative
+        assert isinstance(relative, RelativePositions)
+        is_part = context.key_segment_ids is None and q.shape != k.shape
+        if config.attention_implementation != "triton" or context.mask is not None or is_part:
+            return super().attend(q, k, v, context, key)
+        keys = (None, None) if key is None else jax.random.split(key)
+        length = q.shape[1] - _num_targets(relative)
+        tokens = context if relative.targets is None else _slice_queries(context, slice(length), None)
+        choose_kernel(config, tokens, q[:, :length], k, key is not None and config.attention_dropout > 0.0)
+        dtype, rate = config.compute_dtype, config.attention_dropout
+        queries, terms = self._kernel_inputs(q[:, :length], tokens)
+        out = triton_attention(queries, k, v, tokens, dtype, rate, keys[0], terms)
+        out = out.astype(config.result_dtype)
+        if relative.targets is None:
+            return out
+        targets = _slice_queries(context, slice(length, None), relative.targets)
+        return jnp.concatenate([out, super().attend(q[:, length:], k, v, targets, keys[1])], axis=1)
+
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns the sum of all terms, float32; adds the biases to `q`. Args: as in `Attention.scores`."""
         relative = context.relative
@@ -58,26 +84,68 @@ class RelativeAttention(Attention):
         scores = einsum("bqnh,bknh->bnqk", _add_bias(q, self.content_bias), k, self.config)
         scores = scores + self._distance_scores(_add_bias(q, self.position_bias), relative, k.shape[1])
         if relative.types is not None:
-            scores = scores + self._segment_scores(_add_bias(q, self.segment_bias), *relative.types)
+            scores = scores + self._segment_scores(q, *relative.types)
         return scores / math.sqrt(self.config.head_dim)
 
     def _distance_scores(self, q: Array, relative: RelativePositions, num_keys: int) -> Float[Array, "B N Q K"]:
         """Computes q_i r[i - j], first for the tokens, then for the targets."""
+        embeddings = self._distance_embeddings(relative)
+        length = q.shape[1] - _num_targets(relative)
+        scores = [] if length == 0 else [distance_scores(q[:, :length], embeddings, num_keys, self.config)]
+        if relative.targets is not None:
+            scores.append(distance_scores_at(q[:, length:], embeddings, relative.targets, num_keys, self.config))
+        return jnp.concatenate(scores, axis=2)
+
+    def _distance_embeddings(self, relative: RelativePositions) -> Float[Array, "G R N H"]:
+        """Returns the projected embedding of every distance: one set, or one per sequence."""
         embeddings = self.split_heads(self.position(relative.sinusoids))
-        if relative.backward is not None:
-            embeddings = jnp.where(relative.backward[:, None, None, None], embeddings[1][None], embeddings[0][None])
-        length = relative.sinusoids.shape[1] - num_keys + 1
-        scores = distance_scores(q[:, :length], embeddings, num_keys, self.config)
-        if relative.targets is None:
-            return scores
-        target_scores = distance_scores_at(q[:, length:], embeddings, relative.targets, num_keys, self.config)
-        return jnp.concatenate([scores, target_scores], axis=2)
+        if relative.backward is None:
+            return embeddings
+        return jnp.where(relative.backward[:, None, None, None], embeddings[1][None], embeddings[0][None])
 
     def _segment_scores(self, q: Array, query_types: Array, key_types: Array) -> Float[Array, "B N Q K"]:
-        same, other = self.segment_embeddings[...]
-        difference = einsum("bqnh,nh->bnq", q, other - same, self.config)
         differs = query_types[:, None, :, None] != key_types[:, None, None, :]
-        return jnp.where(differs, difference[..., None], 0.0)
+        return jnp.where(differs, self._other_segment_scores(q)[..., None], 0.0)
+
+    def _other_segment_scores(self, q: Queries) -> Float[Array, "B N Q"]:
+        """Returns what a query adds to the scores of keys of another segment."""
+        same, other = self.segment_embeddings[...]
+        return einsum("bqnh,nh->bnq", _add_bias(q, self.segment_bias), other - same, self.config)
+
+    def _kernel_inputs(self, q: Queries, context: AttentionContext) -> tuple[Queries, ScoreTerms]:
+        """Returns queries with the bias of content, and the other terms."""
+        relative = context.relative
+        assert isinstance(relative, RelativePositions)
+        has_types = relative.types is not None
+        terms = ScoreTerms(
+            {"c2p": self._distance_embeddings(relative)},
+            _add_bias(q, self.position_bias),
+            self._other_segment_scores(q) if has_types else None,
+            relative.types,
+        )
+        return _add_bias(q, self.content_bias), terms
+
+
+def _num_targets(relative: RelativePositions) -> int:
+    return 0 if relative.targets is None else relative.targets.shape[1]
+
+
+def _slice_queries(context: AttentionContext, part: slice, targets: Int[Array, "B T"] | None) -> AttentionContext:
+    """Returns the context of a part of the queries.
+
+    Args:
+        context: of all queries.
+        part: the queries.
+        targets: their positions, if they are targets; None = they are the sequence's.
+    """
+    relative, ranks = context.relative, context.ranks
+    assert isinstance(relative, RelativePositions)
+    types = None if relative.types is None else (relative.types[0][:, part], relative.types[1])
+    return context._replace(
+        segment_ids=context.segment_ids[:, part],
+        relative=relative._replace(types=types, targets=targets),
+        ranks=None if ranks is None else ranks._replace(queries=ranks.queries[:, part]),
+    )
 
 
 def allow_self(mask: Bool[Array, "B 1 S S"]) -> Bool[Array, "B 1 S S"]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,11 @@ from bertjax.models.mesh import per_device, target_platform
 from bertjax.models.triton_blocks import (
     BLOCK,
     KernelSettings,
+    Keys,
+    Queries,
     block_bounds,
     drop_pairs,
+    load,
     product,
     visible_blocks,
     visible_pairs,
@@ -38,6 +41,22 @@ Key = Array
 _MASKED = -1e30  # no -inf: a query without a key would get nan
 
 
+class ScoreTerms(NamedTuple):
+    """What a kernel adds to the products of queries and keys.
+
+    tables            embeddings of distances of each term, c2p and p2c (see `triton_positions`), by falling distance
+                      from K - 1 to 1 - S [G, D, N, H]; one set, or one per sequence
+    distance_vectors  partners of the embeddings of c2p [B, S, N, H]; None = the queries
+    type_scores       added to a query's scores of keys of another type [B, N, S]; None = nothing
+    types             types of queries [B, S] and keys [B, K]
+    """
+
+    tables: Mapping[str, Float[Array, "G D N H"]]
+    distance_vectors: Float[Array, "B S N H"] | None = None
+    type_scores: Float[Array, "B N S"] | None = None
+    types: tuple[Int[Array, "B S"], Int[Array, "B K"]] | None = None
+
+
 def triton_attention(
     q: Float[Array, "B S N H"],
     k: Float[Array, "B K N H"],
@@ -46,7 +65,8 @@ def triton_attention(
     dtype: Any,
     rate: float,
     key: Key | None,
-    tables: Mapping[str, Float[Array, "D N H"]] | None = None,
+    terms: ScoreTerms | None = None,
+    divisor: float | None = None,
 ) -> Float[Array, "B S N H"]:
     """Computes attention in blocks of `BLOCK` queries and keys, softmax in float32.
 
@@ -58,76 +78,102 @@ def triton_attention(
         dtype: of the operands.
         rate: probability of dropping a probability.
         key: of the dropout; None = no dropout.
-        tables: terms of disentangled attention (c2p, p2c) and the projected embedding of every distance, falling from
-            S - 1 to 1 - S; None = no term.
+        terms: further terms of the scores; None = there are none.
+        divisor: of the scores; None = sqrt(H).
     """
-    length = q.shape[1]
+    length, num_keys = q.shape[1], k.shape[1]
 
-    def pad(x: Array) -> Array:
-        """Pads axis 1."""
-        return jnp.pad(x, ((0, 0), (0, -x.shape[1] % BLOCK), *[(0, 0)] * (x.ndim - 2)))
+    def pad(x: Array, axis: int = 1) -> Array:
+        """Pads the axis of tokens."""
+        return jnp.pad(x, [(0, -x.shape[axis] % BLOCK if each == axis else 0) for each in range(x.ndim)])
+
+    def pad_if(x: Array | None, axis: int = 1) -> Array | None:
+        return None if x is None else pad(x, axis)
 
     words, rate = jnp.zeros((q.shape[0], q.shape[2], 2), jnp.uint32), 0.0 if key is None else rate
     if key is not None and rate:
         words = random_bits(key, words.shape, batched=True)
-    tables = {} if tables is None else tables
-    settings = KernelSettings(context.window, context.causal, rate, target_platform() == "cpu", tuple(tables))
+    terms = ScoreTerms({}) if terms is None else terms
+    q, k, v = (pad(x.astype(dtype)) for x in (q, k, v))
+    partners = None if terms.distance_vectors is None else pad(terms.distance_vectors.astype(dtype))
     key_ids = context.segment_ids if context.key_segment_ids is None else context.key_segment_ids
-    arrays = *(pad(x.astype(dtype)) for x in (q, k, v)), pad(context.segment_ids), pad(key_ids), words
-    padded = [distance_table(each.astype(dtype), arrays[0].shape[1]) for each in tables.values()]
-    # the compiler cannot split it
-    run, axes = functools.partial(_attend, settings), (2, 2, 2, None, None, 1)
-    out = per_device(run, (*axes, *[1] * len(padded)), 2, *arrays, *padded, shared=len(padded))
-    return out[:, :length]
+    (query_ranks, key_ranks), (query_types, key_types) = context.ranks or (None, None), terms.types or (None, None)
+    queries = Queries(
+        q, pad(context.segment_ids), pad_if(query_ranks), pad_if(query_types), pad_if(terms.type_scores, 2), partners
+    )
+    keys = Keys(k, v, pad(key_ids), pad_if(key_ranks), pad_if(key_types))
+    tables = [distance_table(each.astype(dtype), num_keys, q.shape[1], k.shape[1]) for each in terms.tables.values()]
+    divisor = math.sqrt(q.shape[3]) if divisor is None else divisor
+    settings = KernelSettings(
+        context.window, context.causal, rate, target_platform() == "cpu", divisor, tuple(terms.tables)
+    )
+    return _per_device(settings, queries, keys, words, tables)[:, :length]
+
+
+def _per_device(
+    settings: KernelSettings, queries: Queries, keys: Keys, words: Array, tables: Sequence[Array]
+) -> Float[Array, "B S N H"]:
+    """Runs the kernel on every device: the compiler cannot split it."""
+    arrays, structure = jax.tree.flatten((queries, keys, words))
+
+    def run(*arrays: Array) -> Array:
+        return _attend(
+            settings, *jax.tree.unflatten(structure, arrays[: structure.num_leaves]), *arrays[structure.num_leaves :]
+        )
+
+    axes = [{4: 2, 3: 1, 2: None}[x.ndim] for x in arrays]
+    shared = len(tables) if tables and tables[0].shape[0] == 1 else 0
+    return per_device(run, (*axes, *[2] * len(tables)), 2, *arrays, *tables, shared=shared)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
     settings: KernelSettings,
-    q: Float[Array, "B S N H"],
-    k: Float[Array, "B K N H"],
-    v: Float[Array, "B K N H"],
-    query_ids: Int[Array, "B S"],
-    key_ids: Int[Array, "B K"],
+    queries: Queries,
+    keys: Keys,
     words: UInt32[Array, "B N 2"],
-    *tables: Float[Array, "R N H"],
+    *tables: Float[Array, "G R N H"],
 ) -> Float[Array, "B S N H"]:
     """Runs the forward kernel.
 
     Args:
         settings: what to compile.
-        q, k, v: queries, keys and values; lengths are multiples of `BLOCK`.
-        query_ids, key_ids: segment ids; 0 = padding.
+        queries, keys: arrays, lengths multiples of `BLOCK`.
         words: random bits of every sequence and head, for the dropout.
         tables: of `triton_positions`, one per term.
     """
-    return _forward(settings, q, k, v, query_ids, key_ids, words, *tables)[0]
+    return _forward(settings, queries, keys, words, *tables)[0]
 
 
-def _forward(settings: KernelSettings, *inputs: Array) -> tuple[Array, tuple[Array, ...]]:
-    q, bounds = inputs[0], block_bounds(visible_blocks(settings, *inputs[3:5]))
+def _forward(
+    settings: KernelSettings, queries: Queries, keys: Keys, words: Array, *tables: Array
+) -> tuple[Array, tuple[Any, ...]]:
+    q, bounds = queries.vectors, block_bounds(visible_blocks(settings, queries, keys))
     logs = jax.ShapeDtypeStruct((q.shape[0], q.shape[2], q.shape[1]), jnp.float32)
-    out, log_sums = _call(_forward_kernel, settings, (bounds, *inputs[:6]), "bqkkqkk", inputs[6:], (q, logs))
+    inputs = queries, keys, words, tables
+    out, log_sums = _call(_forward_kernel, settings, inputs, bounds, "query", (q, logs))
     return out, (*inputs, out, log_sums)
 
 
-def _backward(settings: KernelSettings, saved: tuple[Array, ...], grad: Array) -> tuple[Array | None, ...]:
-    *inputs, out, log_sums = saved
-    inputs, tables = inputs[:6], inputs[6:]
-    q, k, v = inputs[:3]
+def _backward(settings: KernelSettings, saved: tuple[Any, ...], grad: Array) -> tuple[Any, ...]:
+    queries, keys, words, tables, out, log_sums = saved
+    q, k, v = queries.vectors, keys.vectors, keys.values
     dots = (out.astype(jnp.float32) * grad.astype(jnp.float32)).sum(-1).transpose(0, 2, 1)
-    arrays = (*inputs, grad.astype(q.dtype), log_sums, dots)
-    visible = visible_blocks(settings, *inputs[3:5])
+    visible = visible_blocks(settings, queries, keys)
     bounds, by_key = block_bounds(visible), block_bounds(visible.swapaxes(1, 2))
-    (grad_q,) = _call(_query_gradient_kernel, settings, (bounds, *arrays), "bqkkqkkqqq", tables, (q,))
-    grad_k, grad_v = _call(_key_gradient_kernel, settings, (by_key, *arrays), "bkqqkqkkkk", tables, (k, v))
+    inputs = queries._replace(grad=grad.astype(q.dtype), log_sums=log_sums, dots=dots), keys, words, tables
+    like = Queries(q, None, type_scores=queries.type_scores, distance_vectors=queries.distance_vectors)
+    grad_queries = _call(_query_gradient_kernel, settings, inputs, bounds, "query", like)
+    grad_k, grad_v = _call(_key_gradient_kernel, settings, inputs, by_key, "key", (k, v))
     grad_tables: tuple[Array, ...] = ()
     if tables:
         blocks = q.shape[1] // BLOCK + k.shape[1] // BLOCK - 1
-        like = jax.ShapeDtypeStruct((q.shape[0], blocks, q.shape[2], SPAN, q.shape[3]), jnp.float32)
-        parts = _call(_table_gradient_kernel, settings, arrays, "k" * 9, tables, (like,) * len(tables))
-        grad_tables = tuple(sum_diagonals(each).astype(table.dtype) for each, table in zip(parts, tables, strict=True))
-    return grad_q, grad_k, grad_v, None, None, None, *grad_tables
+        part = jax.ShapeDtypeStruct((q.shape[0], blocks, q.shape[2], SPAN, q.shape[3]), jnp.float32)
+        parts = _call(_table_gradient_kernel, settings, inputs, None, "diagonal", (part,) * len(tables))
+        grad_tables = tuple(
+            sum_diagonals(each, len(table)).astype(table.dtype) for each, table in zip(parts, tables, strict=True)
+        )
+    return grad_queries, Keys(grad_k, grad_v, None), None, *grad_tables
 
 
 _attend.defvjp(_forward, _backward)
@@ -136,35 +182,34 @@ _attend.defvjp(_forward, _backward)
 def _call(
     kernel: Callable,
     settings: KernelSettings,
-    arrays: tuple[Array, ...],
-    parts: str,
-    tables: Sequence[Array],
-    like: tuple[Any, ...],
-) -> tuple[Array, ...]:
+    inputs: tuple[Queries, Keys, Array, tuple[Array, ...]],
+    bounds: Array | None,
+    grid: str,
+    like: Any,
+) -> Any:
     """Runs a kernel for every block, head and sequence.
 
     Args:
-        kernel: takes the settings, the terms of positions, references to its parts of the arrays, and references to its
-            blocks of the results.
+        kernel: takes the settings, the terms of positions, references to bounds, queries, keys and words, and
+            references to its blocks of the results, in the structure of `like`.
         settings: what to compile.
-        arrays: bounds [B, S / BLOCK, 2], and inputs [B, S, N, H], [B, N, S] or [B, S], S any length.
-        parts: a letter for each: b for bounds, q where the kernel reads the block of the grid, k where it reads the
-            whole sequence.
-        tables: of the terms [R, N, H], read whole.
-        like: arrays with the shapes and dtypes of the results: as `arrays`, or [B, I, N, C, H] for I blocks.
+        inputs: queries, keys, words and tables.
+        bounds: first and last block of the other side for every block of the grid [B, I, 2]; None = the kernel reads
+            none.
+        grid: blocks of which the kernel runs for one: query, key, or diagonal, which reads whole sequences of both.
+        like: arrays with the shapes and dtypes of the results: as of the inputs, or [B, I, N, C, H] for I blocks.
     """
-    tokens = next(x for x in arrays if x.ndim == 4)
-    batch, _, heads, width = tokens.shape
-    blocks = like[0].shape[1] // (1 if like[0].ndim == 5 else BLOCK)
+    queries, keys, words, tables = inputs
+    batch, _, heads, width = queries.vectors.shape
+    lengths = {"query": queries.vectors.shape[1], "key": keys.vectors.shape[1]}
+    blocks = lengths[grid] // BLOCK if grid in lengths else sum(lengths.values()) // BLOCK - 1
 
-    def spec(x: Any, part: str) -> pl.BlockSpec:
-        if part == "b":
-            return pl.BlockSpec((None, None, 2), lambda block, head, sequence: (sequence, block, 0))
+    def spec(x: Any, whole: bool = False) -> pl.BlockSpec:
+        """Returns the part of an array for the block, head and sequence of a program."""
         if x.ndim == 5:
             return pl.BlockSpec(
                 (None, None, None, *x.shape[3:]), lambda block, head, sequence: (sequence, block, head, 0, 0)
             )
-        whole = part == "k"
         axis = 2 if x.ndim == 3 else 1
         size = x.shape[axis] if whole else BLOCK
 
@@ -174,26 +219,47 @@ def _call(
 
         return pl.BlockSpec({2: (None, size), 3: (None, None, size), 4: (None, size, None, width)}[x.ndim], index)
 
-    table_specs = [pl.BlockSpec((x.shape[0], None, width), lambda block, head, sequence: (0, head, 0)) for x in tables]
-    memory = [jax.ShapeDtypeStruct((batch, blocks, heads, BLOCK, SPAN), tokens.dtype)] * bool(tables)
+    def table_spec(x: Array) -> pl.BlockSpec:
+        one = x.shape[0] == 1
+        shape = None, x.shape[1], None, width
+        return pl.BlockSpec(shape, lambda block, head, sequence: (0 if one else sequence, 0, head, 0))
+
+    bounds_spec = pl.BlockSpec((None, None, 2), lambda block, head, sequence: (sequence, block, 0))
+    arrays = queries, keys, words, tables, bounds
+    specs = (
+        jax.tree.map(functools.partial(spec, whole=grid != "query"), queries),
+        jax.tree.map(functools.partial(spec, whole=grid != "key"), keys),
+        spec(words, whole=True),
+        tuple(map(table_spec, tables)),
+        None if bounds is None else bounds_spec,
+    )
+    memory = [jax.ShapeDtypeStruct((batch, blocks, heads, BLOCK, SPAN), keys.vectors.dtype)] * bool(tables)
+    results = like, memory
     options = {} if settings.interpret else {"compiler_params": _compiler_params(width, bool(tables))}
+    structure = jax.tree.structure((arrays, results))
 
     def run(*refs: Any) -> None:
-        *others, scratch = refs if tables else (*refs, None)
-        positions = Positions(settings.terms, tuple(others[: len(tables)]), scratch, settings.interpret)
-        kernel(settings, positions, *others[len(tables) :])
+        (queries, keys, words, tables, bounds), (outputs, scratch) = jax.tree.unflatten(structure, refs)
+        positions = Positions(
+            settings.terms, tables, scratch[0] if scratch else None, lengths["key"] // BLOCK, settings.interpret
+        )
+        kernel(settings, positions, bounds, queries, keys, words, outputs)
 
-    results = pl.pallas_call(
+    out = pl.pallas_call(
         run,
         grid=(blocks, heads, batch),
-        in_specs=[*table_specs, *(spec(x, part) for x, part in zip(arrays, parts, strict=True))],
-        out_specs=[spec(x, "q") for x in (*like, *memory)],
-        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (*like, *memory)],
+        in_specs=jax.tree.leaves(specs),
+        out_specs=[spec(x) for x in jax.tree.leaves(results)],
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(results)],
         interpret=settings.interpret,
-        name=f"{'disentangled_' if tables else ''}attention{kernel.__name__.removesuffix('_kernel')}",
+        name=f"{_name(settings.terms)}attention{kernel.__name__.removesuffix('_kernel')}",
         **options,
-    )(*tables, *arrays)
-    return tuple(results[: len(like)])
+    )(*jax.tree.leaves(arrays))
+    return jax.tree.unflatten(jax.tree.structure(results), out)[0]
+
+
+def _name(terms: tuple[str, ...]) -> str:
+    return {(): "", ("c2p",): "relative_"}.get(terms, "disentangled_")
 
 
 def _compiler_params(width: int, has_memory: bool) -> Any:
@@ -207,32 +273,31 @@ def _forward_kernel(
     settings: KernelSettings,
     positions: Positions,
     bounds_ref: Any,
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    query_ids_ref: Any,
-    key_ids_ref: Any,
+    query_refs: Queries,
+    key_refs: Keys,
     words_ref: Any,
-    out_ref: Any,
-    log_sums_ref: Any,
+    outputs: tuple[Any, Any],
 ) -> None:
     """Computes the output of a block of queries, and the logarithm of each query's sum of exponentials."""
-    block, q, query_ids = pl.program_id(0), q_ref[...], query_ids_ref[...]
+    block, queries = pl.program_id(0), load(query_refs)
+    out_ref, log_sums_ref = outputs
 
     def add_keys(index: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        out, largest, total = carry
-        keys = pl.ds(index * BLOCK, BLOCK)
-        visible = visible_pairs(settings, query_ids, key_ids_ref[keys], block, index)
-        scores = jnp.where(visible, _scores(positions, q, k_ref[keys, :], positions.first_row(block, index)), _MASKED)
+        (out, largest, total), keys = carry, load(key_refs, index)
+        visible = visible_pairs(settings, queries, keys, block, index)
+        scores = jnp.where(
+            visible, _scores(settings, positions, queries, keys, positions.first_row(block, index)), _MASKED
+        )
         next_largest = jnp.maximum(largest, scores.max(axis=1))
         weights = jnp.where(visible, jnp.exp(scores - next_largest[:, None]), 0.0)
         shrink = jnp.exp(largest - next_largest)
         total = total * shrink + weights.sum(axis=1)
         weights = drop_pairs(settings, weights, words_ref, block, index)
-        out = out * shrink[:, None] + product(weights.astype(v_ref.dtype), v_ref[keys, :], 1, 0)
+        out = out * shrink[:, None] + product(weights.astype(keys.values.dtype), keys.values, 1, 0)
         return out, next_largest, total
 
-    initial = jnp.zeros(q.shape, jnp.float32), jnp.full(BLOCK, _MASKED, jnp.float32), jnp.zeros(BLOCK, jnp.float32)
+    zeros = jnp.zeros(queries.vectors.shape, jnp.float32)
+    initial = zeros, jnp.full(BLOCK, _MASKED, jnp.float32), jnp.zeros(BLOCK, jnp.float32)
     out, largest, total = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_keys, initial)
     total = jnp.where(total > 0, total, 1.0)
     out_ref[...] = (out / total[:, None]).astype(out_ref.dtype)
@@ -243,120 +308,120 @@ def _query_gradient_kernel(
     settings: KernelSettings,
     positions: Positions,
     bounds_ref: Any,
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    query_ids_ref: Any,
-    key_ids_ref: Any,
+    query_refs: Queries,
+    key_refs: Keys,
     words_ref: Any,
-    grad_ref: Any,
-    log_sums_ref: Any,
-    dots_ref: Any,
-    grad_q_ref: Any,
+    outputs: Queries,
 ) -> None:
-    """Computes the gradient of a block of queries."""
-    block, q, query_ids, grad = pl.program_id(0), q_ref[...], query_ids_ref[...], grad_ref[...]
-    log_sums, dots = log_sums_ref[...], dots_ref[...]
+    """Computes the gradients of a block of queries: of their vectors, and of the scores of types."""
+    block, queries = pl.program_id(0), load(query_refs)
 
-    def add_keys(index: Any, grad_q: Array) -> Array:
-        keys = pl.ds(index * BLOCK, BLOCK)
-        visible, row = (
-            visible_pairs(settings, query_ids, key_ids_ref[keys], block, index),
-            positions.first_row(block, index),
+    def add_keys(index: Any, totals: Queries) -> Queries:
+        keys, row = load(key_refs, index), positions.first_row(block, index)
+        _, grad_scores = _pair_gradients(settings, positions, queries, keys, words_ref, (block, index), row)
+        narrow = grad_scores.astype(queries.vectors.dtype)
+        by_distance, vectors = (
+            positions.query_gradient(narrow, row),
+            totals.vectors + product(narrow, keys.vectors, 1, 0),
         )
-        weights = _weights(visible, _scores(positions, q, k_ref[keys, :], row), log_sums)
-        grad_weights = drop_pairs(settings, product(grad, v_ref[keys, :], 1, 1), words_ref, block, index)
-        grad_scores = (weights * (grad_weights - dots[:, None])).astype(q.dtype)
-        return grad_q + product(grad_scores, k_ref[keys, :], 1, 0) + positions.query_gradient(grad_scores, row)
+        if totals.distance_vectors is None:
+            totals = totals._replace(vectors=vectors + by_distance)
+        else:
+            totals = totals._replace(vectors=vectors, distance_vectors=totals.distance_vectors + by_distance)
+        if totals.type_scores is None:
+            return totals
+        differs = queries.types[:, None] != keys.types[None, :]
+        return totals._replace(type_scores=totals.type_scores + jnp.where(differs, grad_scores, 0.0).sum(axis=1))
 
-    grad_q = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_keys, jnp.zeros(q.shape, jnp.float32))
-    grad_q_ref[...] = (grad_q / _divisor(positions, q)).astype(grad_q_ref.dtype)
+    initial = jax.tree.map(lambda ref: jnp.zeros(ref.shape, jnp.float32), outputs)
+    totals = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_keys, initial)
+    for ref, total in zip(jax.tree.leaves(outputs), jax.tree.leaves(totals), strict=True):
+        ref[...] = (total / settings.divisor).astype(ref.dtype)
 
 
 def _key_gradient_kernel(
     settings: KernelSettings,
     positions: Positions,
     bounds_ref: Any,
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    query_ids_ref: Any,
-    key_ids_ref: Any,
+    query_refs: Queries,
+    key_refs: Keys,
     words_ref: Any,
-    grad_ref: Any,
-    log_sums_ref: Any,
-    dots_ref: Any,
-    grad_k_ref: Any,
-    grad_v_ref: Any,
+    outputs: tuple[Any, Any],
 ) -> None:
     """Computes the gradients of a block of keys and values."""
-    block, k, v, key_ids = pl.program_id(0), k_ref[...], v_ref[...], key_ids_ref[...]
+    block, keys = pl.program_id(0), load(key_refs)
+    grad_k_ref, grad_v_ref = outputs
 
     def add_queries(index: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        grad_k, grad_v = carry
-        queries = pl.ds(index * BLOCK, BLOCK)
-        q, grad = q_ref[queries, :], grad_ref[queries, :]
-        visible, row = (
-            visible_pairs(settings, query_ids_ref[queries], key_ids, index, block),
-            positions.first_row(index, block),
-        )
-        weights = _weights(visible, _scores(positions, q, k, row), log_sums_ref[queries])
-        dropped = drop_pairs(settings, weights, words_ref, index, block)
-        grad_v = grad_v + product(dropped.astype(v.dtype), grad, 0, 0)
-        grad_weights = drop_pairs(settings, product(grad, v, 1, 1), words_ref, index, block)
-        grad_scores = (weights * (grad_weights - dots_ref[queries][:, None])).astype(q.dtype)
-        return grad_k + product(grad_scores, q, 0, 0) + positions.key_gradient(grad_scores, row), grad_v
+        (grad_k, grad_v), queries, row = carry, load(query_refs, index), positions.first_row(index, block)
+        dropped, grad_scores = _pair_gradients(settings, positions, queries, keys, words_ref, (index, block), row)
+        narrow = grad_scores.astype(queries.vectors.dtype)
+        grad_v = grad_v + product(dropped.astype(keys.values.dtype), queries.grad, 0, 0)
+        return grad_k + product(narrow, queries.vectors, 0, 0) + positions.key_gradient(narrow, row), grad_v
 
-    zeros = jnp.zeros(k.shape, jnp.float32)
+    zeros = jnp.zeros(keys.vectors.shape, jnp.float32)
     grad_k, grad_v = jax.lax.fori_loop(bounds_ref[0], bounds_ref[1], add_queries, (zeros, zeros))
-    grad_k_ref[...] = (grad_k / _divisor(positions, k)).astype(grad_k_ref.dtype)
+    grad_k_ref[...] = (grad_k / settings.divisor).astype(grad_k_ref.dtype)
     grad_v_ref[...] = grad_v.astype(grad_v_ref.dtype)
 
 
 def _table_gradient_kernel(
     settings: KernelSettings,
     positions: Positions,
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    query_ids_ref: Any,
-    key_ids_ref: Any,
+    bounds_ref: None,
+    query_refs: Queries,
+    key_refs: Keys,
     words_ref: Any,
-    grad_ref: Any,
-    log_sums_ref: Any,
-    dots_ref: Any,
-    *grad_table_refs: Any,
+    outputs: tuple[Any, ...],
 ) -> None:
     """Computes the gradients of the rows of the tables that the blocks of one diagonal read."""
-    query_blocks, key_blocks = q_ref.shape[0] // BLOCK, k_ref.shape[0] // BLOCK
-    shift, row = pl.program_id(0) - (key_blocks - 1), pl.program_id(0) * BLOCK
+    query_blocks = query_refs.ids.shape[0] // BLOCK
+    shift, row = pl.program_id(0) - (positions.key_blocks - 1), pl.program_id(0) * BLOCK
 
     def add(block: Any, totals: tuple[Array, ...]) -> tuple[Array, ...]:
-        queries, keys = pl.ds(block * BLOCK, BLOCK), pl.ds((block - shift) * BLOCK, BLOCK)
-        q, k, v, grad = q_ref[queries, :], k_ref[keys, :], v_ref[keys, :], grad_ref[queries, :]
-        visible = visible_pairs(settings, query_ids_ref[queries], key_ids_ref[keys], block, block - shift)
-        weights = _weights(visible, _scores(positions, q, k, row), log_sums_ref[queries])
-        grad_weights = drop_pairs(settings, product(grad, v, 1, 1), words_ref, block, block - shift)
-        grad_scores = (weights * (grad_weights - dots_ref[queries][:, None])).astype(q.dtype)
-        parts = positions.table_gradients(grad_scores, q, k)
+        queries, keys, pair = load(query_refs, block), load(key_refs, block - shift), (block, block - shift)
+        _, grad_scores = _pair_gradients(settings, positions, queries, keys, words_ref, pair, row)
+        narrow = grad_scores.astype(queries.vectors.dtype)
+        parts = positions.table_gradients(narrow, queries.by_distance, keys.vectors)
         return tuple(total + part for total, part in zip(totals, parts, strict=True))
 
-    zeros = tuple(jnp.zeros((SPAN, q_ref.shape[1]), jnp.float32) for _ in grad_table_refs)
-    bounds = jnp.maximum(shift, 0), jnp.minimum(query_blocks, key_blocks + shift)
-    for ref, total in zip(grad_table_refs, jax.lax.fori_loop(*bounds, add, zeros), strict=True):
-        ref[...] = total / _divisor(positions, q_ref)
+    zeros = tuple(jnp.zeros(ref.shape, jnp.float32) for ref in outputs)
+    bounds = jnp.maximum(shift, 0), jnp.minimum(query_blocks, positions.key_blocks + shift)
+    for ref, total in zip(outputs, jax.lax.fori_loop(*bounds, add, zeros), strict=True):
+        ref[...] = total / settings.divisor
 
 
-def _scores(positions: Positions, q: Array, k: Array, row: Any) -> Array:
-    scores = product(q, k, 1, 1)
-    scores = scores + positions.scores(q, k, row) if positions.terms else scores
-    return scores / _divisor(positions, q)
+def _scores(settings: KernelSettings, positions: Positions, queries: Queries, keys: Keys, row: Any) -> Array:
+    scores = product(queries.vectors, keys.vectors, 1, 1)
+    scores = scores + positions.scores(queries.by_distance, keys.vectors, row) if positions.terms else scores
+    if queries.type_scores is not None:
+        differs = queries.types[:, None] != keys.types[None, :]
+        scores = scores + jnp.where(differs, queries.type_scores[:, None], 0.0)
+    return scores / settings.divisor
 
 
-def _divisor(positions: Positions, q: Any) -> float:
-    return math.sqrt(q.shape[1] * (1 + len(positions.terms)))
+def _pair_gradients(
+    settings: KernelSettings,
+    positions: Positions,
+    queries: Queries,
+    keys: Keys,
+    words_ref: Any,
+    blocks: tuple[Any, Any],
+    row: Any,
+) -> tuple[Float[Array, "Q K"], Float[Array, "Q K"]]:
+    """Returns the weights of the values after dropout, and the gradient of the scores times `divisor`, float32.
 
-
-def _weights(visible: Array, scores: Array, log_sums: Array) -> Array:
-    """Returns the softmax of scores whose sums of exponentials are known."""
-    return jnp.where(visible, jnp.exp(jnp.where(visible, scores, _MASKED) - log_sums[:, None]), 0.0)
+    Args:
+        settings: what to compile.
+        positions: terms of positions.
+        queries, keys: blocks.
+        words_ref: random words of the sequence and head.
+        blocks: numbers of the block of queries and of that of keys.
+        row: of `Positions.first_row`.
+    """
+    visible = visible_pairs(settings, queries, keys, *blocks)
+    scores = jnp.where(visible, _scores(settings, positions, queries, keys, row), _MASKED)
+    weights = jnp.where(visible, jnp.exp(scores - queries.log_sums[:, None]), 0.0)
+    dropped = drop_pairs(settings, weights, words_ref, *blocks)
+    grad_weights = drop_pairs(settings, product(queries.grad, keys.values, 1, 1), words_ref, *blocks)
+    return dropped, weights * (grad_weights - queries.dots[:, None])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas as pl
 from jaxtyping import Array, Bool, Int
 
 from bertjax.models.dropout import mix_bits
@@ -16,13 +17,66 @@ BLOCK = 64
 
 
 class KernelSettings(NamedTuple):
-    """Constants of a compiled kernel."""
+    """Constants of a compiled kernel; scores are divided by `divisor`."""
 
     window: int
     causal: bool
     rate: float
     interpret: bool
+    divisor: float
     terms: tuple[str, ...] = ()
+
+
+class Queries(NamedTuple):
+    """Inputs of queries: arrays, references to these, or blocks of them; None = the kernel has no such input.
+
+    vectors          queries [B, S, N, H], as the keys' partners
+    ids              segment ids [B, S]; 0 = padding
+    ranks            a key is visible if its rank is lower [B, S]
+    types            token types [B, S]
+    type_scores      added to the scores of keys of another type [B, N, S]
+    distance_vectors partners of the embeddings of distances [B, S, N, H]; None = `vectors`
+    grad             gradient of the output [B, S, N, H], for the backward pass
+    log_sums, dots   logarithm of the sum of exponentials, and gradient times output [B, N, S], likewise
+    """
+
+    vectors: Any
+    ids: Any
+    ranks: Any = None
+    types: Any = None
+    type_scores: Any = None
+    distance_vectors: Any = None
+    grad: Any = None
+    log_sums: Any = None
+    dots: Any = None
+
+    @property
+    def by_distance(self) -> Any:
+        return self.vectors if self.distance_vectors is None else self.distance_vectors
+
+
+class Keys(NamedTuple):
+    """Inputs of keys, as of `Queries`: keys and values [B, K, N, H], segment ids, ranks and token types [B, K]."""
+
+    vectors: Any
+    values: Any
+    ids: Any
+    ranks: Any = None
+    types: Any = None
+
+
+Side = TypeVar("Side", Queries, Keys)
+
+
+def load(references: Side, block: Any = None) -> Side:
+    """Reads a block.
+
+    Args:
+        references: to what the kernel was given.
+        block: number of the block in the whole sequence; None = the kernel was given one block.
+    """
+    rows = pl.ds(0 if block is None else block * BLOCK, BLOCK)
+    return jax.tree.map(lambda ref: ref[rows, :] if len(ref.shape) == 2 else ref[rows], references)
 
 
 def product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
@@ -35,18 +89,18 @@ def product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
     return jax.lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def visible_pairs(
-    settings: KernelSettings, query_ids: Array, key_ids: Array, query_block: Any, key_block: Any
-) -> Array:
-    """Returns the rule of `attention_context.visibility_mask` for real queries of a block and the keys of one.
+def visible_pairs(settings: KernelSettings, queries: Queries, keys: Keys, query_block: Any, key_block: Any) -> Array:
+    """Returns the rule of `AttentionContext.visible` for real queries of a block and the keys of one.
 
     Args:
         settings: window and causality.
-        query_ids, key_ids: segment ids [BLOCK].
+        queries, keys: blocks, with segment ids and ranks.
         query_block, key_block: numbers of the blocks in the sequence.
     """
-    query, key = query_ids[:, None], key_ids[None, :]
+    query, key = queries.ids[:, None], keys.ids[None, :]
     visible = (key > 0) & (query == key)
+    if queries.ranks is not None:
+        visible = visible & (keys.ranks[None, :] < queries.ranks[:, None])
     if settings.window or settings.causal:
         distance = _token_positions(query_block)[:, None] - _token_positions(key_block)[None, :]
         visible = visible & (distance >= 0) if settings.causal else visible
@@ -58,24 +112,29 @@ def _token_positions(block: Any) -> Array:
     return block * BLOCK + jnp.arange(BLOCK)
 
 
-def visible_blocks(
-    settings: KernelSettings, query_ids: Int[Array, "B S"], key_ids: Int[Array, "B K"]
-) -> Bool[Array, "B I J"]:
-    """Returns False for a block of queries and one of keys whose ranges of segment ids have nothing in common.
+def visible_blocks(settings: KernelSettings, queries: Queries, keys: Keys) -> Bool[Array, "B I J"]:
+    """Returns False for a block of queries and one of keys that see nothing of each other by segments, ranks or window.
 
     That skips every block of other segments if ids rise along the sequence, as packing numbers them.
 
     Args:
         settings: window and causality.
-        query_ids, key_ids: segment ids; 0 = padding.
+        queries, keys: arrays, with segment ids and ranks.
     """
 
-    def ranges(ids: Array) -> tuple[Array, Array]:
-        blocks = ids.reshape(ids.shape[0], -1, BLOCK)
-        return jnp.where(blocks > 0, blocks, np.iinfo(np.int32).max).min(axis=2), blocks.max(axis=2)
+    def ranges(x: Int[Array, "B S"], counted: Bool[Array, "B S"]) -> tuple[Array, Array]:
+        """Returns the lowest and the highest number of each block, [B, S / BLOCK]."""
+        limits = np.iinfo(np.int32)
+        numbers, counts = (each.reshape(x.shape[0], -1, BLOCK) for each in (x, counted))
+        return jnp.where(counts, numbers, limits.max).min(axis=2), jnp.where(counts, numbers, limits.min).max(axis=2)
 
-    (first_query, last_query), (first_key, last_key) = ranges(query_ids), ranges(key_ids)
+    real_queries, real_keys = queries.ids > 0, keys.ids > 0
+    (first_query, last_query), (first_key, last_key) = ranges(queries.ids, real_queries), ranges(keys.ids, real_keys)
     visible = (first_query[:, :, None] <= last_key[:, None]) & (first_key[:, None] <= last_query[:, :, None])
+    if queries.ranks is not None:
+        _, highest = ranges(queries.ranks, real_queries)
+        lowest, _ = ranges(keys.ranks, real_keys)
+        visible = visible & (lowest[:, None] < highest[:, :, None])
     distance = jnp.arange(visible.shape[1])[:, None] - jnp.arange(visible.shape[2])[None, :]
     visible = visible & (distance >= 0)[None] if settings.causal else visible
     reach = -(-(settings.window // 2) // BLOCK)

@@ -1,10 +1,11 @@
-"""Scores of distances in the blocks of `triton_attention`: DeBERTa's content-to-position and position-to-content terms.
+"""Scores of distances in the blocks of `triton_attention`: DeBERTa's two terms, of which XLNet has the first.
 
 Queries of a block and keys of a block have 127 distances. A block of tokens is multiplied with the embeddings of these,
 and the products are shifted by one column per row, from distances to keys. Triton cannot index a register, so the shift
 goes through memory that belongs to the kernel: it writes the products and reads them from other positions.
 
-Axes: R = S + K rows of a table (row r is distance r - K), H width of a head; C = 2 * BLOCK rows of a block's distances.
+Axes: R = S + K rows of a table, by rising distance; G = 1 or B tables; H width of a head; C = 2 * BLOCK rows of a
+block's distances.
 """
 
 from __future__ import annotations
@@ -20,42 +21,57 @@ from bertjax.models.triton_blocks import BLOCK, product
 SPAN = 2 * BLOCK  # rows of a table that a block of queries and one of keys need; the first one is not used
 
 
-def distance_table(embeddings: Float[Array, "D N H"], length: int) -> Float[Array, "R N H"]:
-    """Returns the table of a padded sequence.
+def distance_table(
+    embeddings: Float[Array, "G D N H"], num_keys: int, queries: int, keys: int
+) -> Float[Array, "G R N H"]:
+    """Returns the table of a padded sequence: the first row that two blocks need is `Positions.first_row`.
 
     Args:
-        embeddings: by falling distance, from S - 1 to 1 - S.
-        length: queries and keys of the padded sequence, a multiple of `BLOCK`.
+        embeddings: by falling distance, from `num_keys` - 1 on.
+        num_keys: keys before padding; queries are the last of them.
+        queries, keys: lengths of the padded sequence, multiples of `BLOCK`.
     """
-    reach = embeddings.shape[0] // 2
-    return jnp.pad(embeddings[::-1], ((length - reach, length - reach - 1), (0, 0), (0, 0)))
+    front = keys - num_keys + 1
+    back = queries + keys - front - embeddings.shape[1]
+    return jnp.pad(embeddings[:, ::-1], ((0, 0), (front, back), (0, 0), (0, 0)))
 
 
-def sum_diagonals(grads: Float[Array, "B I N C H"]) -> Float[Array, "R N H"]:
-    """Returns the gradient of a table from those of the parts that the diagonals of blocks read, which overlap."""
-    totals = grads.sum(axis=0).transpose(0, 2, 1, 3)
-    empty = jnp.zeros((1, BLOCK, *totals.shape[2:]), totals.dtype)
-    first, second = jnp.concatenate([totals[:, :BLOCK], empty]), jnp.concatenate([empty, totals[:, BLOCK:]])
-    return (first + second).reshape(-1, *totals.shape[2:])
+def sum_diagonals(grads: Float[Array, "B I N C H"], sets: int) -> Float[Array, "G R N H"]:
+    """Returns the gradient of a table from those of the parts that the diagonals of blocks read, which overlap.
+
+    Args:
+        grads: of every sequence and diagonal.
+        sets: number of tables, G.
+    """
+    totals = grads.reshape(sets, -1, *grads.shape[1:]).sum(axis=1).transpose(0, 1, 3, 2, 4)
+    empty = jnp.zeros((sets, 1, BLOCK, *totals.shape[3:]), totals.dtype)
+    first = jnp.concatenate([totals[:, :, :BLOCK], empty], axis=1)
+    second = jnp.concatenate([empty, totals[:, :, BLOCK:]], axis=1)
+    return (first + second).reshape(sets, -1, *totals.shape[3:])
 
 
 class Positions(NamedTuple):
-    """Terms of a kernel, with references to their tables [R, H] and to its memory [BLOCK, SPAN]."""
+    """Terms of a kernel, with references to their tables [R, H] and to its memory [BLOCK, SPAN].
+
+    terms       c2p: queries with embeddings; p2c: keys with embeddings
+    key_blocks  number of blocks of keys
+    """
 
     terms: tuple[str, ...]
     tables: tuple[Any, ...]
     memory: Any
+    key_blocks: int
     interpret: bool
 
     def first_row(self, query_block: Any, key_block: Any) -> Any:
-        """Returns the first of the `SPAN` rows of the tables with the distances of two blocks; 0 without tables."""
-        return (query_block - key_block - 1) * BLOCK + self.tables[0].shape[0] // 2 if self.tables else 0
+        """Returns the first of the `SPAN` rows of the tables with the distances of two blocks."""
+        return (query_block - key_block - 1 + self.key_blocks) * BLOCK
 
     def scores(self, q: Array, k: Array, first_row: Any) -> Float[Array, "Q K"]:
         """Returns the sum of the terms of a block of queries and one of keys, float32.
 
         Args:
-            q, k: queries and keys [BLOCK, H].
+            q, k: partners of the embeddings [BLOCK, H].
             first_row: result of `first_row`.
         """
         total = jnp.zeros((BLOCK, BLOCK), jnp.float32)
@@ -81,7 +97,7 @@ class Positions(NamedTuple):
 
         Args:
             grad_scores: of the sum of the scores, in the dtype of the operands.
-            q, k: queries and keys [BLOCK, H].
+            q, k: partners of the embeddings [BLOCK, H].
         """
         return tuple(
             product(self._by_distance(term, grad_scores), q if term == "c2p" else k, 0, 0) for term in self.terms

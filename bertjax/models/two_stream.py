@@ -11,15 +11,16 @@ Axes: T targets, M tokens of memory, K = M + S keys.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.attention_context import AttentionContext, make_context
+from bertjax.models.attention_context import AttentionContext, PredictionRanks, make_context
 from bertjax.models.dropout import dropout
 from bertjax.models.encoder import Encoder
 from bertjax.models.layer import Layer
@@ -54,7 +55,7 @@ def run_two_streams(
     token_type_ids: Int[Array, "B S"],
     key: Key | None = None,
     *,
-    visible: Bool[Array, "B S S"] | None = None,
+    visible: Bool[Array, "B S S"] | PredictionRanks | None = None,
     targets: Int[Array, "B T"] | None = None,
     memory: Float[Array, "L B M D"] | None = None,
     backward: Bool[Array, "B"] | None = None,
@@ -67,7 +68,8 @@ def run_two_streams(
         input_ids, segment_ids, position_ids, token_type_ids: as in `types.Batch`.
         key: of the dropout; None = no dropout.
         visible: True where token i (axis 1) may see token j, in addition to the rules of the config and
-            `segment_ids`. Tokens of the content stream always see themselves, targets only where this is True.
+            `segment_ids`. Tokens of the content stream always see themselves, targets only where this is True. Fused
+            kernels take ranks, no matrix.
         targets: positions in [0, S) [B, T]. As in the original, a target that sees no key averages all of them, its own
             token included: an order of prediction must let every target see something.
         memory: `memory` of an earlier output [L, B, M, D]. All queries see all of it, so a sequence must be one text.
@@ -88,7 +90,11 @@ def run_two_streams(
     relative = make_relative_positions(config, token_type_ids, keys[4], memory_length, targets, backward)
     contexts = {
         local: _mask_streams(
-            make_context(config, segment_ids, position_ids, local, relative), visible, targets, memory_length
+            config,
+            make_context(config, segment_ids, position_ids, local, relative),
+            visible,
+            targets,
+            memory_length,
         )
         for local in {config.is_local(layer) for layer in range(config.num_layers)}
     }
@@ -149,14 +155,45 @@ def _target_embeddings(encoder: Encoder, targets: Array, key: Key | None) -> Flo
 
 
 def _mask_streams(
-    context: AttentionContext, visible: Bool[Array, "B S S"] | None, targets: Array | None, memory_length: int
+    config: EncoderConfig,
+    context: AttentionContext,
+    visible: Bool[Array, "B S S"] | PredictionRanks | None,
+    targets: Array | None,
+    memory_length: int,
 ) -> AttentionContext:
-    """Sets the mask [B, 1, S + T, M + S]: tokens see themselves, targets may not, all see the memory."""
+    """Sets who sees whom [B, 1, S + T, M + S]: tokens see themselves, targets may not, all see the memory.
+
+    As ranks if a kernel is configured that takes them, else as a mask.
+    """
+    has_order = visible is not None and not isinstance(visible, PredictionRanks)
+    if config.attention_implementation == "triton" and not (has_order or context.window or context.causal):
+        return _rank_streams(context, visible, targets, memory_length)
     rule = context.visible()
     if visible is not None:
-        rule = rule & visible[:, None]
+        rule = rule & (visible.visible() if isinstance(visible, PredictionRanks) else visible)[:, None]
     mask = allow_self(rule)
     if targets is not None:
         mask = jnp.concatenate([mask, jnp.take_along_axis(rule, targets[:, None, :, None], axis=2)], axis=2)
     padding = ((0, 0), (0, 0), (0, 0), (memory_length, 0))
     return context._replace(mask=jnp.pad(mask, padding, constant_values=True))
+
+
+def _rank_streams(
+    context: AttentionContext, ranks: PredictionRanks | None, targets: Array | None, memory_length: int
+) -> AttentionContext:
+    """Sets segment ids and ranks of the queries [B, S + T] and of the keys [B, M + S]."""
+    ids = (context.segment_ids > 0).astype(jnp.int32) if memory_length else context.segment_ids
+
+    def with_targets(tokens: Array, of_targets: Array) -> Array:
+        if targets is None:
+            return tokens
+        return jnp.concatenate([tokens, jnp.take_along_axis(of_targets, targets, axis=1)], axis=1)
+
+    def with_memory(x: Array, value: Any) -> Array:
+        return jnp.pad(x, ((0, 0), (memory_length, 0)), constant_values=value)
+
+    if ranks is not None:
+        itself = jnp.maximum(ranks.queries, ranks.keys + 1)
+        lowest = np.iinfo(np.int32).min
+        ranks = PredictionRanks(with_targets(itself, ranks.queries), with_memory(ranks.keys, lowest))
+    return context._replace(segment_ids=with_targets(ids, ids), key_segment_ids=with_memory(ids, 1), ranks=ranks)

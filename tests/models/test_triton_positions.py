@@ -20,6 +20,7 @@ from bertjax.models import attention_kernels, triton_attention
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import random_bits
 from bertjax.models.model import abstract_params, bind
+from bertjax.models.triton_attention import ScoreTerms
 from bertjax.models.triton_blocks import keep_block
 from bertjax.types import Params
 
@@ -57,6 +58,20 @@ def inputs(terms: tuple[str, ...]) -> tuple[list[jax.Array], dict[str, jax.Array
     return qkv, {term: jnp.asarray(draw.normal(size=shapes[4]), jnp.float32) for term in terms}, factors
 
 
+def run_kernel(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    context: AttentionContext,
+    key: jax.Array | None,
+    tables: Mapping[str, jax.Array],
+) -> jax.Array:
+    terms = ScoreTerms({term: table[None] for term, table in tables.items()})
+    divisor = math.sqrt(q.shape[-1] * (1 + len(tables)))
+    dtype = "bfloat16" if q.dtype == jnp.bfloat16 else "float32"
+    return triton_attention.triton_attention(q, k, v, context, dtype, RATE, key, terms, divisor)
+
+
 def formula(
     q: jax.Array, k: jax.Array, v: jax.Array, tables: Mapping[str, jax.Array], context: AttentionContext, drop: bool
 ) -> jax.Array:
@@ -85,7 +100,7 @@ def test_outputs_and_all_gradients_are_the_formula(terms: tuple[str, ...], causa
 
     def kernel(q: jax.Array, k: jax.Array, v: jax.Array, tables: Mapping[str, jax.Array]) -> jax.Array:
         key = KEY if drop else None
-        return triton_attention.triton_attention(q, k, v, context, "float32", RATE, key, tables)
+        return run_kernel(q, k, v, context, key, tables)
 
     def run(attend: Any) -> Any:
         def loss(*arrays: Any) -> tuple[jax.Array, jax.Array]:
@@ -133,7 +148,7 @@ def test_a_mesh_sums_the_gradients_of_the_tables() -> None:
     context, (qkv, tables, factors) = AttentionContext(IDS), inputs(("c2p", "p2c"))
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, tables: Mapping[str, jax.Array]) -> jax.Array:
-        out = triton_attention.triton_attention(q, k, v, context, "float32", RATE, KEY, tables)
+        out = run_kernel(q, k, v, context, KEY, tables)
         return (jnp.where((IDS > 0)[:, :, None, None], out, 0.0) * factors).sum()
 
     gradients = jax.jit(jax.grad(loss, (0, 1, 2, 3)))
@@ -150,7 +165,7 @@ def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch)
 
     def loss(q: jax.Array, table: jax.Array, ids: jax.Array, key: jax.Array) -> jax.Array:
         context, tables = AttentionContext(ids), {"c2p": table, "p2c": table}
-        return triton_attention.triton_attention(q, q, q, context, "bfloat16", RATE, key, tables).astype("f4").sum()
+        return run_kernel(q, q, q, context, key, tables).astype("f4").sum()
 
     q, table = jax.ShapeDtypeStruct((2, 320, 2, 64), jnp.bfloat16), jax.ShapeDtypeStruct((639, 2, 64), jnp.bfloat16)
     device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
@@ -162,8 +177,7 @@ def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_the_kernel_cannot_do_is_refused() -> None:
-    for position in ("relative", "relative_bias"):
-        with pytest.raises(UserError, match="the kernel knows no such terms of positions"):
-            EncoderConfig(attention_position=position, attention_bias="none", attention_implementation="triton")
+    with pytest.raises(UserError, match="the kernel knows no such terms of positions"):
+        EncoderConfig(attention_position="relative_bias", attention_bias="none", attention_implementation="triton")
     with pytest.raises(UserError, match="needs a head size of 16, 32, 64, 128, 256, not 24"):
         run_model(dataclasses.replace(CONFIG, attention_implementation="triton", hidden_size=48))

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.objectives.plm.permutation import (
     NUM_DRAWS,
     SequencePart,
-    permutation_visibility,
+    permutation_ranks,
     sample_order,
     sample_targets,
 )
@@ -192,7 +192,7 @@ def test_who_sees_whom_is_exactly_as_in_the_original(perm_size: int) -> None:
     bits = jax.random.bits(jax.random.key(5), (2, rows, 12))
     drawn = np.concatenate([sample_order(part, perm_size) for part in bits], axis=1)
     order = np.where(hidden | functional, drawn, -1)
-    result = np.asarray(permutation_visibility(jnp.asarray(order), jnp.asarray(functional), parts))
+    result = np.asarray(permutation_ranks(jnp.asarray(order), jnp.asarray(functional), parts).visible())
     for row in range(rows):
         index = np.concatenate([part.argsort().argsort() for part in drawn[row].reshape(2, 12)])
         expected = slow_perm_mask(index, hidden[row], functional[row], parts)
@@ -204,7 +204,7 @@ def test_a_golden_example() -> None:
     order = jnp.asarray([[-1, 9, -1, 2, 5, 8, -1, 1]])
     functional = jnp.asarray([[False] * 5 + [True, False, True]])
     expected = ["1.1.....", "1.11....", "1.1.....", "1.1.....", "1111..11", "11111111", "1111..1.", "1111..11"]
-    result = np.asarray(permutation_visibility(order, functional, (4, 4)))[0]
+    result = np.asarray(permutation_ranks(order, functional, (4, 4)).visible())[0]
     assert ["".join(".1"[int(cell)] for cell in row) for row in result] == expected
 
 

@@ -23,7 +23,7 @@ from bertjax.models.model import bind
 from bertjax.models.two_stream import run_two_streams
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.plm.objective import PermutationLanguageModel
-from bertjax.objectives.plm.permutation import permutation_visibility
+from bertjax.objectives.plm.permutation import permutation_ranks
 from bertjax.types import Params, Vocabulary
 
 
@@ -59,7 +59,7 @@ def logits_of(objective: PermutationLanguageModel) -> Callable[[Params, Rows], t
         streams = run_two_streams(
             model.encoder,
             **{name: batch[name] for name in names},
-            visible=permutation_visibility(batch["prediction_order"], functional, objective.config.part_lengths),
+            visible=permutation_ranks(batch["prediction_order"], functional, objective.config.part_lengths),
             targets=batch["masked_positions"],
             backward=batch.get("backward"),
         )
@@ -225,7 +225,7 @@ def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) ->
     ids[:, 0], ids[np.arange(60), lengths - 1] = CLS, SEP
     batch = corrupted(objective, rows | {"input_ids": jnp.asarray(ids)})
     functional = jnp.asarray(np.isin(ids, (CLS, SEP)))
-    visible = np.asarray(permutation_visibility(batch["prediction_order"], functional, (S,))) & (
+    visible = np.asarray(permutation_ranks(batch["prediction_order"], functional, (S,)).visible()) & (
         np.asarray(batch["segment_ids"])[:, None] > 0
     )
     for row in range(60):

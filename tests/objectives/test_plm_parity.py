@@ -19,7 +19,7 @@ from bertjax.hf.keymap import params_to_tensors  # noqa: E402
 from bertjax.hf.keymaps import FAMILIES  # noqa: E402
 from bertjax.hf.pretrained import load_pretrained  # noqa: E402
 from bertjax.objectives.plm.objective import PermutationLanguageModel  # noqa: E402
-from bertjax.objectives.plm.permutation import permutation_visibility  # noqa: E402
+from bertjax.objectives.plm.permutation import permutation_ranks  # noqa: E402
 from bertjax.types import Vocabulary  # noqa: E402
 
 
@@ -43,7 +43,7 @@ def their_inputs(batch: Rows) -> dict[str, Any]:
     arrays = {
         "input_ids": np.asarray(batch["input_ids"]).astype(np.int64),
         "token_type_ids": np.asarray(batch["token_type_ids"]).astype(np.int64),
-        "perm_mask": 1.0 - np.asarray(permutation_visibility(batch["prediction_order"], functional, (R, R))),
+        "perm_mask": 1.0 - np.asarray(permutation_ranks(batch["prediction_order"], functional, (R, R)).visible()),
         "target_mapping": np.eye(S)[np.asarray(batch["masked_positions"])] * present[..., None],
         "labels": np.where(present, np.asarray(batch["masked_ids"]), -100),
     }

@@ -32,7 +32,7 @@ from bertjax.objectives.masking.corrupt import selected_positions
 from bertjax.objectives.plm.permutation import (
     NUM_DRAWS,
     SequencePart,
-    permutation_visibility,
+    permutation_ranks,
     sample_order,
     sample_targets,
 )
@@ -109,7 +109,7 @@ class PermutationLanguageModel(Objective):
             model.encoder,
             **encoder_inputs(batch),
             key=key if train else None,
-            visible=permutation_visibility(batch["prediction_order"], is_functional, self.config.part_lengths),
+            visible=permutation_ranks(batch["prediction_order"], is_functional, self.config.part_lengths),
             targets=batch["masked_positions"],
             memory=None if memory is None else memory.swapaxes(0, 1),
             backward=batch.get("backward"),

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bertjax.config.objectives.plm import PlmConfig
+from bertjax.models.attention_context import PredictionRanks
 from bertjax.objectives.masking.ngrams import sample_ngram_lengths
 
 NUM_DRAWS = 4
@@ -163,19 +163,24 @@ def sample_order(bits: UInt32[Array, "B P"], perm_size: int) -> Int[Array, "B P"
     return (block[None, :, None] | within[:, None, :]).reshape(batch_size, length).astype(jnp.int32)
 
 
-def permutation_visibility(
+def permutation_ranks(
     order: Int[Array, "B S"], is_functional: Bool[Array, "B S"], part_lengths: tuple[int, ...]
-) -> Bool[Array, "B S S"]:
-    """Returns True where token i (second axis) may attend to token j (third): 1 - `perm_mask` of the original.
+) -> PredictionRanks:
+    """Returns the order of prediction as ranks: token i may attend to the tokens of a lower rank.
+
+    That is 1 - `perm_mask` of the original, without an array [B, S, S].
 
     Args:
-        order: when targets and functional tokens are predicted; -1 = visible to all.
+        order: when targets and functional tokens are predicted, distinct numbers; -1 = visible to all.
         is_functional: [SEP] and [CLS], which are never targets: visible from their turn on, even to themselves, and to
             no token that is visible to all.
         part_lengths: tokens of the parts; a token attends to all earlier parts and to no later one.
     """
-    part = np.repeat(np.arange(len(part_lengths)), part_lengths)
-    same, before = jnp.asarray(part[:, None] == part[None, :]), jnp.asarray(part[:, None] > part[None, :])
-    is_earlier = order[:, :, None] > order[:, None, :]
-    itself = is_functional[:, :, None] & (order[:, :, None] == order[:, None, :])
-    return before[None] | (same[None] & ((order < 0)[:, None, :] | is_earlier | itself))
+    keys, start = [], 0
+    for length in part_lengths:
+        part = order[:, start : start + length]
+        earlier = (part[:, None, :] < part[:, :, None]).sum(axis=2, dtype=jnp.int32)
+        keys.append(2 * (start + jnp.where(part < 0, 0, 1 + earlier) + len(keys)))
+        start += length
+    ranks = jnp.concatenate(keys, axis=1)
+    return PredictionRanks(ranks + ((order < 0) | is_functional), ranks)
