@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bertjax.aot.gpu import GpuSpec
@@ -32,21 +32,27 @@ _INNER = (
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _ELEMENT = re.compile(r"\b([a-z]\w*)\[")
 _BATCH_AXES = re.compile(r'lhs_batch_dim(?:ension)?s"?[:=][\[{]([\d,"]*)[\]}]')
-# FLOPs per query, key and channel: two matmuls forward, five backward with the scores again; our two kernels for the
-# gradients compute scores and gradients of weights each. The two terms of disentangled attention add four matmuls to
-# that of scores, since a block has twice as many distances as keys; gradients of their tables: four per channel.
-_ATTENTION_FLOPS = {
+# FLOPs per query, key and channel: two matmuls forward, five backward with the scores again; our kernels for gradients
+# compute scores and gradients of weights each. A term of distances adds two matmuls to that of scores, and as many to
+# the gradients of queries, of keys or of its table, since a block has twice as many distances as keys.
+_CUDNN_FLOPS = {
     "fmhaSoftmax": 4,
     "fmhaScaleBiasSoftmax": 4,
     "fmhaSoftmaxBackward": 10,
     "fmhaScaleBiasSoftmaxBackward": 10,
+}
+_TRITON_FLOPS = {
     "attention_forward": 4,
     "attention_query_gradient": 6,
     "attention_key_gradient": 8,
+    "relative_attention_forward": 8,
+    "relative_attention_query_gradient": 14,
+    "relative_attention_key_gradient": 12,
+    "relative_attention_table_gradient": 12,
     "disentangled_attention_forward": 12,
     "disentangled_attention_query_gradient": 18,
     "disentangled_attention_key_gradient": 20,
-    "disentangled_attention_table_gradient": 5,
+    "disentangled_attention_table_gradient": 20,
 }
 
 
@@ -194,8 +200,8 @@ def _kernel(
         axes = match[1].replace('"', "") if (match := _BATCH_AXES.search(instruction.line)) else ""
         batch = math.prod(left[int(axis)] for axis in axes.split(",") if axis)
         seconds = max(seconds, _matmul_flops(left, right, shapes[0], batch) / (MATMUL_SHARE * peak))
-    elif attention := _ATTENTION_FLOPS.get(_attention_kernel(name, instruction.op_name)):
-        kind, seconds = "attention", attention * math.prod(shapes[0]) * length / (ATTENTION_SHARE * peak)
+    elif attention := _attention_flops(name, instruction, operands, length):
+        kind, seconds = "attention", attention / (ATTENTION_SHARE * peak)
     elif instruction.opcode.removesuffix("-start") in (
         "all-reduce",
         "all-gather",
@@ -219,6 +225,23 @@ def _types(operands: Iterable[Instruction]) -> str:
     return f"{' '.join(factors * (3 - len(factors)))} -> {result}"
 
 
-def _attention_kernel(target: str, op_name: str) -> str:
-    """Returns the name of an attention kernel: cuDNN's is part of the target, ours of jax's name of the operation."""
-    return target.removeprefix("__cudnn$") if "triton" not in target else op_name.split("/")[-2:][0]
+def _attention_flops(target: str, instruction: Instruction, operands: Sequence[Instruction], length: int) -> float:
+    """Returns the FLOPs of a fused attention kernel, 0 for other instructions.
+
+    Args:
+        target: what the instruction calls: cuDNN's kernel, or Triton, where jax's name of the operation tells ours.
+        instruction: the call.
+        operands: its operands. Ours are the queries [B, S, N, H] first, and last keys [B, K, N, H] or a table of
+            distances with S + K rows.
+        length: tokens of a sequence.
+    """
+    if "triton" not in target:
+        flops = _CUDNN_FLOPS.get(target.removeprefix("__cudnn$"), 0)
+        return flops * math.prod(array_shapes(instruction.type)[0]) * length if flops else 0.0
+    kernel = instruction.op_name.split("/")[-2:][0]
+    flops = _TRITON_FLOPS.get(kernel, 0)
+    if not flops:
+        return 0.0
+    arrays = [shape for each in operands for shape in array_shapes(each.type) if len(shape) == 4]
+    keys = arrays[-1][1] - (0 if kernel.startswith("attention") else arrays[0][1])
+    return float(flops * math.prod(arrays[0]) * keys)

@@ -70,6 +70,9 @@ ENTRY %main (a: bf16[8192,8192], b: bf16[8192,8192]) -> bf16[8192,8192] {
   %attention = (bf16[8,16,512,64]{3,1,2,0}, f32[8,16,512]{2,1,0}, u8[0]{0}) custom-call(%q, %q, %q), custom_call_target="__cudnn$fmhaSoftmax"
   %gradients = (bf16[8,16,512,64]{3,1,2,0}, bf16[8,16,512,64]{3,1,2,0}, bf16[8,16,512,64]{3,1,2,0}, u8[0]{0}) custom-call(%q, %q, %q, %q), custom_call_target="__cudnn$fmhaSoftmaxBackward"
   %keys = (bf16[8,512,16,64]{3,2,1,0}, bf16[8,512,16,64]{3,2,1,0}) custom-call(%q, %q, %q), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name="jit(train_step)/attention/attention_key_gradient/pallas_call"}
+  %k = bf16[8,896,16,64]{3,2,1,0} parameter(6)
+  %table = bf16[1,1408,16,64]{3,2,1,0} parameter(7)
+  %relative = (bf16[8,512,16,64]{3,2,1,0}, f32[8,16,512]{2,1,0}) custom-call(%q, %q, %k, %k, %table), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name="jit(train_step)/attention/relative_attention_forward/pallas_call"}
   %tiny = f32[4]{0} negate(%small)
   %while = (s32[], f32[12,1024,1024]{2,1,0}) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"12"}}
   ROOT %all-reduce = bf16[8192,8192]{1,0} all-reduce(%a), channel_id=1, replica_groups={{0,1}}, to_apply=%add
@@ -96,10 +99,12 @@ def test_matmuls_take_their_share_of_the_peak() -> None:
     assert matmuls_by_type(result)["bf16 bf16 -> bf16"] == (1, large.seconds)
 
 
-def test_attention_takes_seven_matmuls_and_ours_four_for_the_keys(totals: dict[str, tuple[int, float, int]]) -> None:
+def test_attention_takes_seven_matmuls_and_ours_four_for_keys_and_for_distances(
+    totals: dict[str, tuple[int, float, int]],
+) -> None:
     count, seconds, _ = totals["attention"]
-    flops = 11 * 2 * 8 * 16 * 512 * 512 * 64
-    assert count == 3 and seconds == pytest.approx(flops / (ATTENTION_SHARE * PEAK))
+    flops = 11 * 2 * 8 * 16 * 512 * 512 * 64 + 4 * 2 * 8 * 16 * 512 * 896 * 64
+    assert count == 4 and seconds == pytest.approx(flops / (ATTENTION_SHARE * PEAK))
 
 
 def test_slices_count_what_they_touch_as_often_as_they_run(totals: dict[str, tuple[int, float, int]]) -> None:

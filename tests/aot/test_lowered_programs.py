@@ -37,6 +37,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "deberta v3, triton": ("deberta:v3-base", {"model.num_layers": 4, "model.attention_implementation": "triton"}),
     "electra": ("electra:base", {}),
     "xlnet": ("xlnet:base", {}),
+    "xlnet, triton": ("xlnet:base", {"model.attention_implementation": "triton"}),
     "t5": ("t5:base", {}),
 }
 KERNELS = ("bert without attention dropout", "bert, scanned, remat=dots", "modernbert at 1,024")
