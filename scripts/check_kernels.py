@@ -2,10 +2,10 @@
 
     python scripts/check_kernels.py [--implementation cudnn|triton|splash|interpret] [--lengths 512,2048] [--heads 12]
 
-For packed examples, full, causal, with a window of 128, and (triton) with DeBERTa's positions: prints the largest
-difference of outputs and gradients at real tokens from the float32 reference, relative to its largest value, next to
-that of the reference in bfloat16; and the time of forward and backward. Exits with 1 if the kernel's error exceeds
-four times that of the reference.
+For packed examples, full, causal, with a window of 128, and (triton) with DeBERTa's and XLNet's scores: prints the
+largest difference of outputs and gradients at real tokens from the float32 reference, relative to its largest value,
+next to that of the reference in bfloat16; and the time of forward and backward. Exits with 1 if the kernel's error
+exceeds four times that of the reference.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bertjax.models.attention import average_values, dot_product_attention
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.disentangled_attention import content_to_position, position_to_content
 from bertjax.models.linear import einsum
-from bertjax.models.triton_attention import triton_attention
+from bertjax.models.triton_attention import ScoreTerms, triton_attention
 
 KINDS = {"whole": (0, False), "causal": (0, True), "window": (128, False)}
-POSITIONS = "positions"  # disentangled attention
+SCORES = ("deberta", "xlnet")
 ROWS, WIDTH, REPEATS = 4, 64, 10
 Run = Callable[..., tuple[jax.Array, ...]]
 
@@ -44,7 +44,7 @@ def main() -> int:
     right = [
         check(options.implementation, name, int(length), options.heads)
         for length in options.lengths.split(",")
-        for name in (*KINDS, *[POSITIONS] * (options.implementation == "triton"))
+        for name in (*KINDS, *(SCORES if options.implementation == "triton" else ()))
     ]
     return 0 if all(right) else 1
 
@@ -75,7 +75,7 @@ def batch(name: str, length: int, heads: int) -> tuple[list[jax.Array], Attentio
 
 
 def compiled(name: str, implementation: str, kind: str, heads: int, context: AttentionContext) -> Run:
-    """Returns the output at real tokens and the gradients of q, k, v and, with positions, of the tables."""
+    """Returns the output at real tokens and the gradients of q, k, v and of the tables."""
     config = EncoderConfig(
         hidden_size=heads * WIDTH,
         num_heads=heads,
@@ -86,14 +86,26 @@ def compiled(name: str, implementation: str, kind: str, heads: int, context: Att
     real = (context.segment_ids > 0)[:, :, None, None]
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, tables: tuple[jax.Array, ...]) -> jax.Array:
-        if name != POSITIONS:
+        if name not in SCORES:
             return dot_product_attention(q, k, v, context, config, None)
-        terms = dict(zip(("c2p", "p2c"), tables, strict=True))
+        count = {"deberta": 2, "xlnet": 1}[name]
+        terms = ScoreTerms({term: table[None] for term, table in zip(("c2p", "p2c"), tables[:count], strict=False)})
+        if name == "xlnet":
+            types = jnp.asarray(np.indices(context.segment_ids.shape).sum(axis=0) % 3)
+            terms = terms._replace(
+                distance_vectors=q + 0.5, type_scores=q.sum(axis=-1).swapaxes(1, 2), types=(types, types)
+            )
+        divisor = math.sqrt(WIDTH * (1 + count if name == "deberta" else 1))
         if implementation == "triton":
-            return triton_attention(q, k, v, context, kind, 0.0, None, terms)
-        scores = einsum("bqnh,bknh->bnqk", q, k, config) + content_to_position(q, terms["c2p"], None, config)
-        scores = scores + position_to_content(k, terms["p2c"], None, config)
-        return average_values(scores / math.sqrt(3 * WIDTH), v, context.visible(), config, None)
+            return triton_attention(q, k, v, context, kind, 0.0, None, terms, divisor)
+        partners = q if terms.distance_vectors is None else terms.distance_vectors
+        scores = einsum("bqnh,bknh->bnqk", q, k, config) + content_to_position(partners, tables[0], None, config)
+        if name == "deberta":
+            scores = scores + position_to_content(k, tables[1], None, config)
+        if terms.types is not None and terms.type_scores is not None:
+            differs = terms.types[0][:, None, :, None] != terms.types[1][:, None, None, :]
+            scores = scores + jnp.where(differs, terms.type_scores[..., None], 0.0)
+        return average_values(scores / divisor, v, context.visible(), config, None)
 
     def loss(
         q: jax.Array, k: jax.Array, v: jax.Array, weights: jax.Array, *tables: jax.Array
@@ -103,7 +115,7 @@ def compiled(name: str, implementation: str, kind: str, heads: int, context: Att
 
     @jax.jit
     def run(*inputs: jax.Array) -> tuple[jax.Array, ...]:
-        with_gradients = (0, 1, 2, *[4, 5] * (name == POSITIONS))
+        with_gradients = (0, 1, 2, *{"deberta": (4, 5), "xlnet": (4,)}.get(name, ()))
         (_, out), gradients = jax.value_and_grad(loss, with_gradients, has_aux=True)(*inputs)
         return out, *gradients
 

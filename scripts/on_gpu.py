@@ -80,6 +80,7 @@ FAMILIES = {  # without targets
     "deberta-v3-base-triton": Model("deberta.py:v3-base", 64, 512, ("model.attention_implementation=triton",)),
     "electra-base": Model("electra.py:base", 128, 512),
     "xlnet-base": Model("xlnet.py:base", 64, 512),
+    "xlnet-base-triton": Model("xlnet.py:base", 64, 512, ("model.attention_implementation=triton",)),
 }
 SMALL = {
     "bert-tiny": Model("bert.py:tiny", 256, 128, PACKED),
