@@ -1,8 +1,8 @@
 """Compares the fused attention kernel of the local accelerator with the reference: accuracy and speed.
 
-    python scripts/check_kernels.py [--implementation cudnn|triton|splash|interpret] [--lengths 512,2048] [--heads 12]
+    python scripts/check_kernels.py [--implementation cudnn|pallas|splash|interpret] [--lengths 512,2048] [--heads 12]
 
-For packed examples, full, causal, with a window of 128, and (triton) with DeBERTa's and XLNet's scores: prints the
+For packed examples, full, causal, with a window of 128, and (pallas) with DeBERTa's and XLNet's scores: prints the
 largest difference of outputs and gradients at real tokens from the float32 reference, relative to its largest value,
 next to that of the reference in bfloat16; and the time of forward and backward. Exits with 1 if the kernel's error
 exceeds four times that of the reference.
@@ -25,7 +25,7 @@ from bertjax.models.attention import average_values, dot_product_attention
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.disentangled_attention import content_to_position, position_to_content
 from bertjax.models.linear import einsum
-from bertjax.models.triton_attention import ScoreTerms, triton_attention
+from bertjax.models.pallas.attention import ScoreTerms, pallas_attention
 
 KINDS = {"whole": (0, False), "causal": (0, True), "window": (128, False)}
 SCORES = ("deberta", "xlnet")
@@ -44,7 +44,7 @@ def main() -> int:
     right = [
         check(options.implementation, name, int(length), options.heads)
         for length in options.lengths.split(",")
-        for name in (*KINDS, *(SCORES if options.implementation == "triton" else ()))
+        for name in (*KINDS, *(SCORES if options.implementation == "pallas" else ()))
     ]
     return 0 if all(right) else 1
 
@@ -96,8 +96,8 @@ def compiled(name: str, implementation: str, kind: str, heads: int, context: Att
                 distance_vectors=q + 0.5, type_scores=q.sum(axis=-1).swapaxes(1, 2), types=(types, types)
             )
         divisor = math.sqrt(WIDTH * (1 + count if name == "deberta" else 1))
-        if implementation == "triton":
-            return triton_attention(q, k, v, context, kind, 0.0, None, terms, divisor)
+        if implementation == "pallas":
+            return pallas_attention(q, k, v, context, kind, 0.0, None, terms, divisor)
         partners = q if terms.distance_vectors is None else terms.distance_vectors
         scores = einsum("bqnh,bknh->bnqk", q, k, config) + content_to_position(partners, tables[0], None, config)
         if name == "deberta":

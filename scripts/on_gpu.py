@@ -77,10 +77,10 @@ FAMILIES = {  # without targets
         "modernbert.py:base", 8, 8192, (*MODELS["modernbert-base"].overrides, "model.max_position_embeddings=8192")
     ),
     "deberta-v3-base": Model("deberta.py:v3-base", 64, 512),
-    "deberta-v3-base-triton": Model("deberta.py:v3-base", 64, 512, ("model.attention_implementation=triton",)),
+    "deberta-v3-base-pallas": Model("deberta.py:v3-base", 64, 512, ("model.attention_implementation=pallas",)),
     "electra-base": Model("electra.py:base", 128, 512),
     "xlnet-base": Model("xlnet.py:base", 64, 512),
-    "xlnet-base-triton": Model("xlnet.py:base", 64, 512, ("model.attention_implementation=triton",)),
+    "xlnet-base-pallas": Model("xlnet.py:base", 64, 512, ("model.attention_implementation=pallas",)),
 }
 SMALL = {
     "bert-tiny": Model("bert.py:tiny", 256, 128, PACKED),
@@ -106,7 +106,7 @@ class Plan:
         results = [
             Job("tests", self._pytest(6), environment=() if smoke else gpu),
             Job("kernels", kernels),
-            Job("triton-kernels", [*kernels[:2], "--implementation", "triton", *kernels[4:]]),
+            Job("pallas-kernels", [*kernels[:2], "--implementation", "pallas", *kernels[4:]]),
             *(self._benchmark(name, model) for name, model in (MODELS | FAMILIES).items()),
             *(
                 self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--baseline", "hf"])
@@ -163,7 +163,7 @@ class Plan:
             "2-microbatches": ("train.microbatches=2",),
             "moments-bfloat16": ("optimizer.moments_dtype=bfloat16",),
             "plain-attention": ("model.attention_implementation=xla",),
-            "triton-attention": ("model.attention_implementation=triton",),
+            "pallas-attention": ("model.attention_implementation=pallas",),
             "rbg": ("train.dropout_prng=rbg",),
             "hash": ("train.dropout_prng=hash",),
             "no-dropout": ("model.hidden_dropout=0", "model.attention_dropout=0"),

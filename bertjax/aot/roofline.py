@@ -14,7 +14,7 @@ from bertjax.runtime.hlo import Instruction, Program, array_bytes, array_shapes,
 MATMUL_SHARE = 0.7
 """Share of the peak that matrix multiplications are assumed to reach."""
 ATTENTION_SHARE = 0.3
-"""Share of the peak that fused attention is assumed to reach, cuDNN's and that of `models/triton_attention.py`."""
+"""Share of the peak that fused attention is assumed to reach, cuDNN's and that of `models/pallas/`."""
 LAUNCH_SECONDS = 2e-6
 """The shortest time of a kernel."""
 _FREE = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional", "call", "after-all")

@@ -35,10 +35,11 @@ class ComputeConfig(Settings, group="model"):
     result_dtype: str = setting("float32", choices=DTYPES, key=False, computes=False, help="Results of matmuls.")
     attention_implementation: str = setting(
         "auto",
-        choices=("auto", "xla", "tiled", "cudnn", "triton", "splash", "interpret"),
+        choices=("auto", "xla", "tiled", "cudnn", "pallas", "splash", "interpret"),
         computes=False,
-        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), triton (GPU, with dropout and "
-        "for DeBERTa and XLNet; not in auto until a GPU has measured it), splash (TPU), interpret (splash on a CPU).",
+        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), splash (TPU), interpret (splash "
+        "on a CPU), pallas (GPU and TPU, with dropout and for DeBERTa and XLNet; not in auto until a device has "
+        "measured it).",
     )
     remat: str = setting(
         "none",
@@ -336,7 +337,7 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         (config.causal and config.enhanced_decoder, "enhanced_decoder predicts masked words: causal models have none"),
         (
             position in ("disentangled", "relative", "relative_bias")
-            and config.attention_implementation not in ("auto", "xla", *["triton"] * (position != "relative_bias")),
+            and config.attention_implementation not in ("auto", "xla", *["pallas"] * (position != "relative_bias")),
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
             "kernel knows no such terms of positions; take auto or xla",
         ),

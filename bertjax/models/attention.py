@@ -18,9 +18,9 @@ from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, einsum, make_norm
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
+from bertjax.models.pallas.attention import pallas_attention
 from bertjax.models.rope import rotate
 from bertjax.models.tiled_attention import tiled_attention
-from bertjax.models.triton_attention import triton_attention
 
 Hidden = Float[Array, "B S D"]
 Source = Float[Array, "B K D2"]
@@ -217,8 +217,8 @@ def dot_product_attention(
     attend = tiled_attention if implementation == "tiled" else _softmax_attention
     if implementation == "cudnn":
         out = attention_kernels.cudnn_attention(q, k, v, context)
-    elif implementation == "triton":
-        out = triton_attention(q, k, v, context, config.compute_dtype, config.attention_dropout, key)
+    elif implementation == "pallas":
+        out = pallas_attention(q, k, v, context, config.compute_dtype, config.attention_dropout, key)
     elif implementation in ("splash", "interpret"):
         out = attention_kernels.splash_attention(q, k, v, context, config.compute_dtype, implementation == "interpret")
     elif context.mask is None and should_block(q.shape[1], context.window):

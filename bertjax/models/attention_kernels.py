@@ -26,11 +26,11 @@ BUILTIN = ("xla", "tiled")  # forms of our own, which support every option of th
 LANES = 128  # width of a TPU vector register: splash's sizes are multiples of it
 _BLOCKS = (512, 256, 128)
 _CUDNN_MAX_HEAD = 128  # cuDNN's limit before Hopper (256 there)
-_TRITON_HEADS = (16, 32, 64, 128, 256)  # powers of two, and no dimension of a product below 16
+_PALLAS_HEADS = (16, 32, 64, 128, 256)  # powers of two, and no dimension of a product below 16
 
 
 def choose_kernel(config: EncoderConfig, context: AttentionContext, q: Array, k: Array, dropping: bool) -> str:
-    """Returns `xla`, `tiled`, `cudnn`, `triton`, `splash` or `interpret`.
+    """Returns `xla`, `tiled`, `cudnn`, `pallas`, `splash` or `interpret`.
 
     `auto` takes a kernel only where it is exact, and prefers blocks to a kernel that would need the window as a matrix.
 
@@ -64,13 +64,13 @@ def kernel_limitation(
     kernel: str, config: EncoderConfig, context: AttentionContext, q: Array, k: Array, dropping: bool
 ) -> str:
     """Returns why this kernel cannot compute this attention, "" if it can. Args: as in `choose_kernel`."""
-    if dropping and kernel != "triton":
+    if dropping and kernel != "pallas":
         return f"cannot drop probabilities: attention_dropout must be 0 in training, not {config.attention_dropout}"
     if context.mask is not None or (context.key_segment_ids is None and q.shape != k.shape):
         return "needs queries and keys of the same sequences, without an explicit mask"
-    if kernel == "triton" and (config.head_dim not in _TRITON_HEADS):
-        return f"needs a head size of {', '.join(map(str, _TRITON_HEADS))}, not {config.head_dim}"
-    if kernel in ("interpret", "triton"):
+    if kernel == "pallas" and (config.head_dim not in _PALLAS_HEADS):
+        return f"needs a head size of {', '.join(map(str, _PALLAS_HEADS))}, not {config.head_dim}"
+    if kernel in ("interpret", "pallas"):
         return ""
     if config.compute_dtype != "bfloat16":
         return f"multiplies in bfloat16: compute_dtype must not be {config.compute_dtype}"

@@ -35,8 +35,8 @@ from bertjax.models.attention_context import AttentionContext, DisentangledPosit
 from bertjax.models.attention_kernels import choose_kernel
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, einsum, initializer, make_norm
+from bertjax.models.pallas.attention import ScoreTerms, pallas_attention
 from bertjax.models.relative_shift import distance_scores, distance_scores_at
-from bertjax.models.triton_attention import ScoreTerms, triton_attention
 
 
 def restrict_queries(context: AttentionContext, positions: Int[Array, "B M"]) -> AttentionContext:
@@ -126,17 +126,17 @@ class DisentangledAttention(Attention):
     def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
         """Drops distance embeddings and probabilities by separate keys. Args: as in `Attention.attend`.
 
-        With `attention_implementation=triton` queries at some positions only have the plain form all the same.
+        With `attention_implementation=pallas` queries at some positions only have the plain form all the same.
         """
         config, keys = self.config, (None, None) if key is None else jax.random.split(key)
-        if config.attention_implementation != "triton" or context.mask is not None or q.shape != k.shape:
+        if config.attention_implementation != "pallas" or context.mask is not None or q.shape != k.shape:
             return average_values(self.scores(q, k, context, keys[0]), v, context.visible(), config, keys[1])
         dropping = key is not None and config.attention_dropout > 0.0
         choose_kernel(config, context, q, k, dropping)  # refuses what the kernel cannot multiply
         tables = self._distance_embeddings(context, k.shape[1], keys[0])
         terms = ScoreTerms({name: table[None] for name, table in tables.items()})
         divisor = math.sqrt(config.head_dim * (1 + len(tables)))
-        out = triton_attention(
+        out = pallas_attention(
             q, k, v, context, config.compute_dtype, config.attention_dropout, keys[1], terms, divisor
         )
         return out.astype(config.result_dtype)

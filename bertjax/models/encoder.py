@@ -194,7 +194,7 @@ class Encoder(nnx.Module):
         if self.config.attention_position == "relative":
             relative = make_relative_positions(self.config, token_type_ids, key)
         contexts = {local: make_context(self.config, segment_ids, position_ids, local, relative) for local in kinds}
-        if self.config.attention_position != "relative" or self.config.attention_implementation == "triton":
+        if self.config.attention_position != "relative" or self.config.attention_implementation == "pallas":
             return contexts
         return {local: each._replace(mask=allow_self(each.visible())) for local, each in contexts.items()}
 

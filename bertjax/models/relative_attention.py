@@ -29,9 +29,9 @@ from bertjax.models.attention_context import AttentionContext, RelativePositions
 from bertjax.models.attention_kernels import choose_kernel
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, einsum, initializer
+from bertjax.models.pallas.attention import ScoreTerms, pallas_attention
 from bertjax.models.relative_shift import distance_scores, distance_scores_at
 from bertjax.models.rope import sinusoids
-from bertjax.models.triton_attention import ScoreTerms, triton_attention
 
 
 class RelativeAttention(Attention):
@@ -62,7 +62,7 @@ class RelativeAttention(Attention):
         config, relative = self.config, context.relative
         assert isinstance(relative, RelativePositions)
         is_part = context.key_segment_ids is None and q.shape != k.shape
-        if config.attention_implementation != "triton" or context.mask is not None or is_part:
+        if config.attention_implementation != "pallas" or context.mask is not None or is_part:
             return super().attend(q, k, v, context, key)
         keys = (None, None) if key is None else jax.random.split(key)
         length = q.shape[1] - _num_targets(relative)
@@ -70,7 +70,7 @@ class RelativeAttention(Attention):
         choose_kernel(config, tokens, q[:, :length], k, key is not None and config.attention_dropout > 0.0)
         dtype, rate = config.compute_dtype, config.attention_dropout
         queries, terms = self._kernel_inputs(q[:, :length], tokens)
-        out = triton_attention(queries, k, v, tokens, dtype, rate, keys[0], terms)
+        out = pallas_attention(queries, k, v, tokens, dtype, rate, keys[0], terms)
         out = out.astype(config.result_dtype)
         if relative.targets is None:
             return out

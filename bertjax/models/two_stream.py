@@ -166,7 +166,7 @@ def _mask_streams(
     As ranks if a kernel is configured that takes them, else as a mask.
     """
     has_order = visible is not None and not isinstance(visible, PredictionRanks)
-    if config.attention_implementation == "triton" and not (has_order or context.window or context.causal):
+    if config.attention_implementation == "pallas" and not (has_order or context.window or context.causal):
         return _rank_streams(context, visible, targets, memory_length)
     rule = context.visible()
     if visible is not None:

@@ -21,7 +21,8 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from bertjax.config.overrides import load_config, set_values
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
-from bertjax.models import attention_kernels, dropout, linear, triton_attention
+from bertjax.models import attention_kernels, dropout, linear
+from bertjax.models.pallas import attention as fused_attention
 from bertjax.runtime import platform as runtime_platform
 
 FACTS = Path(__file__).with_name("lowered_programs.json")
@@ -30,14 +31,14 @@ LAYERS = 2
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert:base", {}),
     "bert without attention dropout": ("bert:base", {"model.attention_dropout": 0.0}),
-    "bert, triton": ("bert:base", {"model.attention_implementation": "triton"}),
+    "bert, pallas": ("bert:base", {"model.attention_implementation": "pallas"}),
     "bert, scanned, remat=dots": ("bert:large", {"model.attention_dropout": 0.0, "model.remat": "dots"}),
     "modernbert at 1,024": ("modernbert:base", {}),
     "deberta v3": ("deberta:v3-base", {"model.num_layers": 4}),  # two of them in the generator
-    "deberta v3, triton": ("deberta:v3-base", {"model.num_layers": 4, "model.attention_implementation": "triton"}),
+    "deberta v3, pallas": ("deberta:v3-base", {"model.num_layers": 4, "model.attention_implementation": "pallas"}),
     "electra": ("electra:base", {}),
     "xlnet": ("xlnet:base", {}),
-    "xlnet, triton": ("xlnet:base", {"model.attention_implementation": "triton"}),
+    "xlnet, pallas": ("xlnet:base", {"model.attention_implementation": "pallas"}),
     "t5": ("t5:base", {}),
 }
 KERNELS = ("bert without attention dropout", "bert, scanned, remat=dots", "modernbert at 1,024")
@@ -61,7 +62,7 @@ def lowered(name: str, platform: str) -> tuple[str, build.Experiment]:
     cfg = set_values(cfg, {"model.num_layers": LAYERS, "mesh.data": 1} | values)
     jax.clear_caches()  # traces of other tests know another platform
     with pytest.MonkeyPatch.context() as patch:
-        for module in (attention_kernels, dropout, linear, triton_attention, runtime_platform):
+        for module in (attention_kernels, dropout, linear, fused_attention, runtime_platform):
             patch.setattr(module, "target_platform", lambda: platform)
         patch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
         exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
@@ -120,7 +121,7 @@ def facts_of(name: str, platform: str) -> dict[str, int]:
 @pytest.mark.parametrize(("name", "platform"), PROGRAMS)
 def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
     known = json.loads(FACTS.read_text())
-    if jax.__version_info__[:2] == (0, 11) and "triton" in name:
+    if jax.__version_info__[:2] == (0, 11) and "pallas" in name:
         pytest.skip("jax 0.11 lowers Triton kernels on a mesh of GPUs alone")
     facts, expected = facts_of(name, platform), known[platform][name]
     if jax.__version__ != known["jax"]:  # whose functions may consist of other operations

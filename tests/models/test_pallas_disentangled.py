@@ -16,12 +16,13 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models import attention_kernels, triton_attention
+from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import random_bits
 from bertjax.models.model import abstract_params, bind
-from bertjax.models.triton_attention import ScoreTerms
-from bertjax.models.triton_blocks import keep_block
+from bertjax.models.pallas import attention as fused_attention
+from bertjax.models.pallas.attention import ScoreTerms
+from bertjax.models.pallas.blocks import keep_block
 from bertjax.types import Params
 
 BATCH, LENGTH, HEADS, WIDTH, RATE = 2, 150, 2, 16, 0.2  # two blocks and a part
@@ -69,7 +70,7 @@ def run_kernel(
     terms = ScoreTerms({term: table[None] for term, table in tables.items()})
     divisor = math.sqrt(q.shape[-1] * (1 + len(tables)))
     dtype = "bfloat16" if q.dtype == jnp.bfloat16 else "float32"
-    return triton_attention.triton_attention(q, k, v, context, dtype, RATE, key, terms, divisor)
+    return fused_attention.pallas_attention(q, k, v, context, dtype, RATE, key, terms, divisor)
 
 
 def formula(
@@ -86,7 +87,9 @@ def formula(
     weights = jax.nn.softmax(jnp.where(context.visible(), scores, -1e30), axis=-1)
     if drop:
         words, positions = random_bits(KEY, (BATCH, HEADS, 2)), jnp.arange(LENGTH)
-        keep = jax.vmap(jax.vmap(lambda pair: keep_block(pair[0], pair[1], positions, positions, RATE)))(words)
+        keep = jax.vmap(jax.vmap(lambda pair: keep_block(pair[0], pair[1], positions[:, None], positions[None], RATE)))(
+            words
+        )
         weights = jnp.where(keep, weights / (1 - RATE), 0.0)
     return jnp.einsum("bnqk,bknh->bqnh", weights, v)
 
@@ -139,7 +142,7 @@ def run_model(config: EncoderConfig) -> list[np.ndarray]:
 
 def test_a_model_is_the_plain_one() -> None:
     """With the enhanced decoder, whose queries at some positions take the plain form."""
-    plain, ours = (run_model(dataclasses.replace(CONFIG, attention_implementation=name)) for name in ("xla", "triton"))
+    plain, ours = (run_model(dataclasses.replace(CONFIG, attention_implementation=name)) for name in ("xla", "pallas"))
     for mine, theirs in zip(ours, plain, strict=True):
         assert np.abs(mine - theirs).max() <= 2e-5 * max(1.0, np.abs(theirs).max())
 
@@ -160,7 +163,7 @@ def test_a_mesh_sums_the_gradients_of_the_tables() -> None:
 
 
 def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attention_kernels, triton_attention):
+    for module in (attention_kernels, fused_attention):
         monkeypatch.setattr(module, "target_platform", lambda: "cuda")
 
     def loss(q: jax.Array, table: jax.Array, ids: jax.Array, key: jax.Array) -> jax.Array:
@@ -178,6 +181,6 @@ def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_the_kernel_cannot_do_is_refused() -> None:
     with pytest.raises(UserError, match="the kernel knows no such terms of positions"):
-        EncoderConfig(attention_position="relative_bias", attention_bias="none", attention_implementation="triton")
+        EncoderConfig(attention_position="relative_bias", attention_bias="none", attention_implementation="pallas")
     with pytest.raises(UserError, match="needs a head size of 16, 32, 64, 128, 256, not 24"):
-        run_model(dataclasses.replace(CONFIG, attention_implementation="triton", hidden_size=48))
+        run_model(dataclasses.replace(CONFIG, attention_implementation="pallas", hidden_size=48))

@@ -14,11 +14,12 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models import attention_kernels, triton_attention
+from bertjax.models import attention_kernels
 from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import random_bits
-from bertjax.models.triton_blocks import keep_block
+from bertjax.models.pallas import attention as fused_attention
+from bertjax.models.pallas.blocks import keep_block
 
 BATCH, LENGTH, HEADS, WIDTH, RATE = 2, 150, 2, 16, 0.2
 CONFIG = EncoderConfig(hidden_size=HEADS * WIDTH, num_heads=HEADS, attention_dropout=RATE)
@@ -53,7 +54,7 @@ def run(implementation: str, context: AttentionContext, key: jax.Array | None = 
 def keep_mask(context: AttentionContext) -> jax.Array:
     """Returns the mask of dropout as a matrix [B, N, S, K]."""
     words, positions = random_bits(KEY, (BATCH, HEADS, 2)), jnp.arange(LENGTH)
-    draw = jax.vmap(jax.vmap(lambda pair: keep_block(pair[0], pair[1], positions, positions, RATE)))
+    draw = jax.vmap(jax.vmap(lambda pair: keep_block(pair[0], pair[1], positions[:, None], positions[None], RATE)))
     return draw(words)
 
 
@@ -67,14 +68,14 @@ def plain_dropout(q: jax.Array, k: jax.Array, v: jax.Array, context: AttentionCo
 @pytest.mark.parametrize(("window", "causal"), KINDS)
 def test_without_dropout_it_is_the_plain_form(window: int, causal: bool) -> None:
     context = AttentionContext(IDS, window, causal)
-    for ours, plain in zip(run("triton", context), run("xla", context), strict=True):
+    for ours, plain in zip(run("pallas", context), run("xla", context), strict=True):
         assert np.abs(ours - plain).max() <= 3e-6
 
 
 def test_a_decoder_attends_to_a_source_of_another_length() -> None:
     source = jnp.asarray(np.array([1, 2, 3, 1, 0]).repeat([30, 10, 30, 60, 10]).reshape(BATCH, 70), jnp.int32)
     context = AttentionContext(IDS, key_segment_ids=source)
-    for ours, plain in zip(run("triton", context), run("xla", context), strict=True):
+    for ours, plain in zip(run("pallas", context), run("xla", context), strict=True):
         assert np.abs(ours - plain).max() <= 3e-6
 
 
@@ -89,7 +90,7 @@ def test_with_dropout_it_is_the_formula_with_its_mask(window: int, causal: bool)
         return (out * factors).sum(), out
 
     (_, out), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*qkv)
-    for ours, plain in zip(run("triton", context, KEY), (out, *gradients), strict=True):
+    for ours, plain in zip(run("pallas", context, KEY), (out, *gradients), strict=True):
         assert np.abs(ours - plain).max() <= 1e-5
 
 
@@ -99,7 +100,7 @@ def test_blocks_of_other_segments_are_not_read(window: int, causal: bool) -> Non
     ids = jnp.asarray(np.array([1, 2, 3, 0]).repeat([128, 70, 58, 64])[None], jnp.int32)
     draw = np.random.default_rng(1)
     q, k, v, factors = (jnp.asarray(draw.normal(size=(1, 320, HEADS, WIDTH)), jnp.float32) for _ in range(4))
-    config = dataclasses.replace(CONFIG, attention_implementation="triton")
+    config = dataclasses.replace(CONFIG, attention_implementation="pallas")
     first, rest = ids == 1, ids > 1
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, real: jax.Array) -> jax.Array:
@@ -125,31 +126,31 @@ def test_masks_drop_their_share_and_differ() -> None:
         assert abs((~first & ~second).mean() - RATE**2) <= 3 * bound, axis
     per_row = (~keep).sum(-1).ravel()
     assert 0.85 <= per_row.var() / (LENGTH * RATE * (1 - RATE)) <= 1.15
-    other = keep_block(jnp.uint32(1), jnp.uint32(2), jnp.arange(LENGTH), jnp.arange(LENGTH), RATE)
+    other = keep_block(jnp.uint32(1), jnp.uint32(2), jnp.arange(LENGTH)[:, None], jnp.arange(LENGTH)[None], RATE)
     assert abs((~np.asarray(other) & ~keep[0, 0]).mean() - RATE**2) <= 0.02
 
 
 def test_blocks_of_a_mask_are_parts_of_it() -> None:
     words = jnp.uint32(3), jnp.uint32(4)
-    whole = keep_block(*words, jnp.arange(128), jnp.arange(128), RATE)
-    part = keep_block(*words, jnp.arange(64, 128), jnp.arange(0, 64), RATE)
+    whole = keep_block(*words, jnp.arange(128)[:, None], jnp.arange(128)[None], RATE)
+    part = keep_block(*words, jnp.arange(64, 128)[:, None], jnp.arange(0, 64)[None], RATE)
     assert np.array_equal(whole[64:, :64], part)
 
 
 def test_a_mesh_drops_the_same_elements() -> None:
     context = AttentionContext(IDS)
-    alone = run("triton", context, KEY)
+    alone = run("pallas", context, KEY)
     mesh = jax.make_mesh((2, 1, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     with jax.set_mesh(mesh):
-        shared = run("triton", context, KEY)
+        shared = run("pallas", context, KEY)
     for mine, plain in zip(shared, alone, strict=True):
         assert np.abs(mine - plain).max() <= 1e-6
 
 
 def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attention_kernels, triton_attention):
+    for module in (attention_kernels, fused_attention):
         monkeypatch.setattr(module, "target_platform", lambda: "cuda")
-    config = dataclasses.replace(CONFIG, hidden_size=128, attention_implementation="triton", compute_dtype="bfloat16")
+    config = dataclasses.replace(CONFIG, hidden_size=128, attention_implementation="pallas", compute_dtype="bfloat16")
 
     def loss(q: jax.Array, ids: jax.Array, key: jax.Array) -> jax.Array:
         return dot_product_attention(q, q, q, AttentionContext(ids), config, key).astype(jnp.float32).sum()
@@ -163,7 +164,7 @@ def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_head_sizes_that_the_kernel_cannot_multiply_are_refused() -> None:
-    config = dataclasses.replace(CONFIG, hidden_size=48, attention_implementation="triton")
+    config = dataclasses.replace(CONFIG, hidden_size=48, attention_implementation="pallas")
     q = jnp.zeros((1, 8, 2, 24))
     with pytest.raises(UserError, match="needs a head size of 16, 32, 64, 128, 256, not 24"):
         dot_product_attention(q, q, q, AttentionContext(jnp.ones((1, 8), jnp.int32)), config, KEY)

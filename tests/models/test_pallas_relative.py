@@ -15,12 +15,13 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models import attention_kernels, triton_attention
+from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext, PredictionRanks
 from bertjax.models.dropout import random_bits
 from bertjax.models.model import abstract_params, bind
-from bertjax.models.triton_attention import ScoreTerms
-from bertjax.models.triton_blocks import keep_block
+from bertjax.models.pallas import attention as fused_attention
+from bertjax.models.pallas.attention import ScoreTerms
+from bertjax.models.pallas.blocks import keep_block
 from bertjax.models.two_stream import run_two_streams
 from bertjax.objectives.plm.permutation import permutation_ranks
 from bertjax.types import Params
@@ -44,7 +45,7 @@ CONFIG = EncoderConfig(
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )
-KERNEL = dataclasses.replace(CONFIG, attention_implementation="triton")
+KERNEL = dataclasses.replace(CONFIG, attention_implementation="pallas")
 Arrays = dict[str, jax.Array]
 
 
@@ -78,7 +79,7 @@ def kernel(arrays: Arrays, context: AttentionContext, types: Any, key: jax.Array
     terms = ScoreTerms({"c2p": arrays["table"]}, arrays["partners"], arrays["type_scores"], types)
     dtype = "bfloat16" if arrays["q"].dtype == jnp.bfloat16 else "float32"
     qkv = arrays["q"], arrays["k"], arrays["v"]
-    return triton_attention.triton_attention(*qkv, context, dtype, RATE, key, terms)
+    return fused_attention.pallas_attention(*qkv, context, dtype, RATE, key, terms)
 
 
 def formula(arrays: Arrays, context: AttentionContext, types: Any, key: jax.Array | None) -> jax.Array:
@@ -93,7 +94,7 @@ def formula(arrays: Arrays, context: AttentionContext, types: Any, key: jax.Arra
     weights = jax.nn.softmax(jnp.where(context.visible(), scores / math.sqrt(WIDTH), -1e30), axis=-1)
     if key is not None:
         words = random_bits(key, (BATCH, HEADS, 2))
-        keep = jax.vmap(jax.vmap(lambda pair: keep_block(pair[0], pair[1], queries, keys, RATE)))(words)
+        keep = jax.vmap(jax.vmap(lambda pair: keep_block(pair[0], pair[1], queries[:, None], keys[None], RATE)))(words)
         weights = jnp.where(keep, weights / (1 - RATE), 0.0)
     return jnp.einsum("bnqk,bknh->bqnh", weights, arrays["v"])
 
@@ -193,7 +194,7 @@ def test_an_encoder_is_the_plain_one() -> None:
 
 
 def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attention_kernels, triton_attention):
+    for module in (attention_kernels, fused_attention):
         monkeypatch.setattr(module, "target_platform", lambda: "cuda")
     arrays, context, types, _ = drawn(1)
     arrays = {name: jnp.asarray(array, jnp.bfloat16) for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""Blocks of queries and keys of `triton_attention`: the visible pairs, and those that dropout keeps."""
+"""Inputs of the attention kernels in blocks of queries and keys: the visible pairs, and those that dropout keeps."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from jaxtyping import Array, Bool, Int
 
 from bertjax.models.dropout import mix_bits
 
-BLOCK = 64
-"""Queries and keys per block."""
+BLOCKS = {"triton": 64, "mosaic": 128}
+"""Queries and keys per block, by the compiler of the kernels: Triton's for GPUs, Mosaic for TPUs."""
 
 
 class KernelSettings(NamedTuple):
-    """Constants of a compiled kernel; scores are divided by `divisor`."""
+    """Constants of a compiled kernel; scores are divided by `divisor`, `terms` are those of distances."""
 
+    compiler: str
+    interpret: bool
     window: int
     causal: bool
     rate: float
-    interpret: bool
     divisor: float
     terms: tuple[str, ...] = ()
+
+    @property
+    def block(self) -> int:
+        """Queries and keys per block."""
+        return BLOCKS[self.compiler]
 
 
 class Queries(NamedTuple):
@@ -65,18 +71,42 @@ class Keys(NamedTuple):
     types: Any = None
 
 
+class KernelInputs(NamedTuple):
+    """Arrays that all kernels read: `words` are random bits [B, N, 2], `tables` those of distances [G, R, N, H]."""
+
+    queries: Queries
+    keys: Keys
+    words: Array
+    tables: tuple[Array, ...]
+
+
 Side = TypeVar("Side", Queries, Keys)
 
 
-def load(references: Side, block: Any = None) -> Side:
+def load(settings: KernelSettings, references: Side, block: Any = None) -> Side:
     """Reads a block.
 
     Args:
-        references: to what the kernel was given.
+        settings: compiler.
+        references: to what the kernel was given; Mosaic's have an axis of 1 before that of numbers per token.
         block: number of the block in the whole sequence; None = the kernel was given one block.
     """
-    rows = pl.ds(0 if block is None else block * BLOCK, BLOCK)
-    return jax.tree.map(lambda ref: ref[rows, :] if len(ref.shape) == 2 else ref[rows], references)
+    start = 0 if block is None else block * settings.block
+    if block is not None and settings.compiler == "mosaic":
+        start = pl.multiple_of(start, settings.block)
+    rows = pl.ds(start, settings.block)
+
+    def read(ref: Any) -> Array:
+        if len(ref.shape) == 1:
+            return ref[rows]
+        return ref[0, rows] if ref.shape[0] == 1 else ref[rows, :]
+
+    return jax.tree.map(read, references)
+
+
+def store(ref: Any, x: Array) -> None:
+    """Writes a whole block, in the dtype of the reference."""
+    ref[...] = x.astype(ref.dtype).reshape(ref.shape)
 
 
 def product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
@@ -102,14 +132,16 @@ def visible_pairs(settings: KernelSettings, queries: Queries, keys: Keys, query_
     if queries.ranks is not None:
         visible = visible & (keys.ranks[None, :] < queries.ranks[:, None])
     if settings.window or settings.causal:
-        distance = _token_positions(query_block)[:, None] - _token_positions(key_block)[None, :]
+        distance = _positions(settings, query_block, 0) - _positions(settings, key_block, 1)
         visible = visible & (distance >= 0) if settings.causal else visible
         visible = visible & (jnp.abs(distance) <= settings.window // 2) if settings.window else visible
     return visible
 
 
-def _token_positions(block: Any) -> Array:
-    return block * BLOCK + jnp.arange(BLOCK)
+def _positions(settings: KernelSettings, block: Any, axis: int) -> Int[Array, "Q K"]:
+    """Returns positions in the sequence: those of the block's queries along axis 0, or of its keys along axis 1."""
+    shape = (settings.block, 1) if axis == 0 else (1, settings.block)
+    return block * settings.block + jax.lax.broadcasted_iota(jnp.int32, shape, axis)
 
 
 def visible_blocks(settings: KernelSettings, queries: Queries, keys: Keys) -> Bool[Array, "B I J"]:
@@ -123,9 +155,9 @@ def visible_blocks(settings: KernelSettings, queries: Queries, keys: Keys) -> Bo
     """
 
     def ranges(x: Int[Array, "B S"], counted: Bool[Array, "B S"]) -> tuple[Array, Array]:
-        """Returns the lowest and the highest number of each block, [B, S / BLOCK]."""
+        """Returns the lowest and the highest number of each block [B, I]."""
         limits = np.iinfo(np.int32)
-        numbers, counts = (each.reshape(x.shape[0], -1, BLOCK) for each in (x, counted))
+        numbers, counts = (each.reshape(x.shape[0], -1, settings.block) for each in (x, counted))
         return jnp.where(counts, numbers, limits.max).min(axis=2), jnp.where(counts, numbers, limits.min).max(axis=2)
 
     real_queries, real_keys = queries.ids > 0, keys.ids > 0
@@ -137,7 +169,7 @@ def visible_blocks(settings: KernelSettings, queries: Queries, keys: Keys) -> Bo
         visible = visible & (lowest[:, None] < highest[:, :, None])
     distance = jnp.arange(visible.shape[1])[:, None] - jnp.arange(visible.shape[2])[None, :]
     visible = visible & (distance >= 0)[None] if settings.causal else visible
-    reach = -(-(settings.window // 2) // BLOCK)
+    reach = -(-(settings.window // 2) // settings.block)
     return visible & (jnp.abs(distance) <= reach)[None] if settings.window else visible
 
 
@@ -149,31 +181,31 @@ def block_bounds(visible: Bool[Array, "B I J"]) -> Int[Array, "B I 2"]:
     return jnp.stack([jnp.minimum(first, after), after], axis=2)
 
 
-def drop_pairs(settings: KernelSettings, x: Array, words_ref: Any, query_block: Any, key_block: Any) -> Array:
+def drop_pairs(settings: KernelSettings, x: Array, words: Any, query_block: Any, key_block: Any) -> Array:
     """Applies dropout to the pairs of a block of queries and one of keys.
 
     Args:
         settings: rate.
-        x: number per query and key [BLOCK, BLOCK].
-        words_ref: random words of the sequence and head.
+        x: number per query and key.
+        words: two random words of the sequence and head.
         query_block, key_block: numbers of the blocks in the sequence.
     """
     if not settings.rate:
         return x
-    keep = keep_block(
-        words_ref[0], words_ref[1], _token_positions(query_block), _token_positions(key_block), settings.rate
-    )
-    return jnp.where(keep, x / (1 - settings.rate), 0.0)
+    queries, keys = _positions(settings, query_block, 0), _positions(settings, key_block, 1)
+    return jnp.where(keep_block(words[0], words[1], queries, keys, settings.rate), x / (1 - settings.rate), 0.0)
 
 
-def keep_block(first: Array, second: Array, queries: Array, keys: Array, rate: float) -> Array:
-    """Returns True for the probabilities [Q, K] that dropout keeps: a hash of two words and both positions.
+def keep_block(
+    first: Array, second: Array, queries: Int[Array, "Q 1"], keys: Int[Array, "1 K"], rate: float
+) -> Bool[Array, "Q K"]:
+    """Returns True for the probabilities that dropout keeps: a hash of two words and both positions.
 
     Args:
         first, second: random words of the sequence and head.
-        queries, keys: positions, int32.
+        queries, keys: positions.
         rate: probability of dropping one.
     """
-    rows = mix_bits(queries.astype(jnp.uint32) ^ first)[:, None]
-    columns = (keys.astype(jnp.uint32) * np.uint32(0x9E3779B9))[None, :]  # 2**32 / the golden ratio
+    rows = mix_bits(queries.astype(jnp.uint32) ^ first)
+    columns = keys.astype(jnp.uint32) * np.uint32(0x9E3779B9)  # 2**32 / the golden ratio
     return mix_bits((rows + columns) ^ second) >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
