@@ -36,6 +36,8 @@ from bertjax.models.pallas.blocks import (
 from bertjax.models.pallas.positions import distance_table, sum_diagonals
 
 Key = Array
+COMPILERS = {"tpu": "mosaic", "cuda": "triton", "cpu": "triton"}
+"""Whose form of the kernels each platform runs; CPUs interpret it."""
 
 
 class ScoreTerms(NamedTuple):
@@ -79,7 +81,7 @@ def pallas_attention(
         divisor: of the scores; None = sqrt(H).
     """
     length, num_keys, platform = q.shape[1], k.shape[1], target_platform()
-    compiler = "mosaic" if platform == "tpu" else "triton"
+    compiler = COMPILERS.get(platform, "triton")
 
     def pad(x: Array, axis: int = 1) -> Array:
         """Pads the axis of tokens."""

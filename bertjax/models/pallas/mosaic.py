@@ -126,8 +126,10 @@ def call(
         compiler_params=tpu.CompilerParams(dimension_semantics=("parallel",) * 3),
         name=kernel_name(settings, kernel),
     )(words, limits, *map(_tokens_last, jax.tree.leaves(arrays)))
+    if grid == "diagonal":  # one result per term
+        results = [x[:, :, :, ::-1] if term == "c2p" else x for term, x in zip(settings.terms, results, strict=True)]
     ordered = [
-        x.swapaxes(1, 2) if x.ndim == 4 and len(old.shape) == 4 else x.reshape(old.shape)
+        x.swapaxes(1, 2) if len(old.shape) == 4 else x.reshape(old.shape)
         for x, old in zip(results, outputs, strict=True)
     ]
     return jax.tree.unflatten(jax.tree.structure(like), ordered)
