@@ -79,8 +79,13 @@ def test_a_decoder_attends_to_a_source_of_another_length() -> None:
         assert np.abs(ours - plain).max() <= 3e-6
 
 
-@pytest.mark.parametrize(("window", "causal"), [(0, False), (40, True)])
-def test_with_dropout_it_is_the_formula_with_its_mask(window: int, causal: bool) -> None:
+@pytest.mark.parametrize(
+    ("window", "causal", "compiler"), [(0, False, "triton"), (40, True, "triton"), (40, False, "mosaic")]
+)
+def test_with_dropout_it_is_the_formula_with_its_mask(
+    window: int, causal: bool, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fused_attention.COMPILERS, "cpu", compiler)
     context = AttentionContext(IDS, window, causal)
     real = (IDS > 0)[:, :, None, None]
     *qkv, factors = inputs()
@@ -147,9 +152,12 @@ def test_a_mesh_drops_the_same_elements() -> None:
         assert np.abs(mine - plain).max() <= 1e-6
 
 
-def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("platform", "call"), [("cuda", "custom_call @__gpu$xla.gpu.triton"), ("tpu", "custom_call @tpu_custom_call")]
+)
+def test_it_lowers_and_holds_no_scores(platform: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention_kernels, fused_attention):
-        monkeypatch.setattr(module, "target_platform", lambda: "cuda")
+        monkeypatch.setattr(module, "target_platform", lambda: platform)
     config = dataclasses.replace(CONFIG, hidden_size=128, attention_implementation="pallas", compute_dtype="bfloat16")
 
     def loss(q: jax.Array, ids: jax.Array, key: jax.Array) -> jax.Array:
@@ -158,9 +166,9 @@ def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch)
     q, ids = jax.ShapeDtypeStruct((2, 320, 2, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 320), jnp.int32)
     device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), (AxisType.Auto,), abstract_device=device)):
-        text = jax.jit(jax.grad(loss)).trace(q, ids, KEY).lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("custom_call @__gpu$xla.gpu.triton") == 3
-    assert not re.search(r"x320x320x", text)
+        text = jax.jit(jax.grad(loss)).trace(q, ids, KEY).lower(lowering_platforms=(platform,)).as_text()
+    assert text.count(call) == 3
+    assert not re.search(r"x(320|384)x(320|384)x", text)
 
 
 def test_head_sizes_that_the_kernel_cannot_multiply_are_refused() -> None:

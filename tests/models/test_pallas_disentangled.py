@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bertjax.config.model import EncoderConfig
@@ -21,6 +22,7 @@ from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import random_bits
 from bertjax.models.model import abstract_params, bind
 from bertjax.models.pallas import attention as fused_attention
+from bertjax.models.pallas import mosaic
 from bertjax.models.pallas.attention import ScoreTerms
 from bertjax.models.pallas.blocks import keep_block
 from bertjax.types import Params
@@ -95,9 +97,18 @@ def formula(
 
 
 @pytest.mark.parametrize(
-    ("terms", "causal", "drop"), [(("c2p", "p2c"), False, True), (("p2c",), True, False), (("c2p",), False, False)]
+    ("terms", "causal", "drop", "compiler"),
+    [
+        (("c2p", "p2c"), False, True, "triton"),
+        (("p2c",), True, False, "triton"),
+        (("c2p",), False, False, "triton"),
+        (("c2p", "p2c"), True, True, "mosaic"),
+    ],
 )
-def test_outputs_and_all_gradients_are_the_formula(terms: tuple[str, ...], causal: bool, drop: bool) -> None:
+def test_outputs_and_all_gradients_are_the_formula(
+    terms: tuple[str, ...], causal: bool, drop: bool, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fused_attention.COMPILERS, "cpu", compiler)
     context, (qkv, tables, factors) = AttentionContext(IDS, causal=causal), inputs(terms)
     real = (IDS > 0)[:, :, None, None]
 
@@ -117,6 +128,17 @@ def test_outputs_and_all_gradients_are_the_formula(terms: tuple[str, ...], causa
     assert np.abs(out - expected).max() <= 1e-5
     for ours, theirs in zip(jax.tree.leaves(gradients), jax.tree.leaves(plain), strict=True):
         assert np.abs(ours - theirs).max() <= 1e-5 and np.abs(theirs).max() > 0.1
+
+
+@pytest.mark.parametrize("shift", [0, 1, 9])
+def test_the_rotation_of_tpus_is_the_interpreted_one(shift: int) -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 16)), jnp.float32)
+
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = mosaic.rotation(x_ref[...], shift)
+
+    out = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+    np.testing.assert_array_equal(out, mosaic.interpreted_rotation(x, shift))
 
 
 def run_model(config: EncoderConfig) -> list[np.ndarray]:
@@ -162,9 +184,12 @@ def test_a_mesh_sums_the_gradients_of_the_tables() -> None:
         assert np.abs(mine - plain).max() <= 3e-6
 
 
-def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("platform", "call"), [("cuda", "custom_call @__gpu$xla.gpu.triton"), ("tpu", "custom_call @tpu_custom_call")]
+)
+def test_it_lowers_and_holds_no_scores(platform: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention_kernels, fused_attention):
-        monkeypatch.setattr(module, "target_platform", lambda: "cuda")
+        monkeypatch.setattr(module, "target_platform", lambda: platform)
 
     def loss(q: jax.Array, table: jax.Array, ids: jax.Array, key: jax.Array) -> jax.Array:
         context, tables = AttentionContext(ids), {"c2p": table, "p2c": table}
@@ -174,9 +199,9 @@ def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch)
     device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), (AxisType.Auto,), abstract_device=device)):
         traced = jax.jit(jax.grad(loss, (0, 1))).trace(q, table, jax.ShapeDtypeStruct((2, 320), jnp.int32), KEY)
-        text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("custom_call @__gpu$xla.gpu.triton") == 4  # forward; gradients of queries, of keys, of tables
-    assert not re.search(r"x320x(320|639|640)x", text)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count(call) == 4  # forward; gradients of queries, of keys, of tables
+    assert not re.search(r"x(320|384)x(320|384|639|640|768)x(f|bf)", text)
 
 
 def test_what_the_kernel_cannot_do_is_refused() -> None:

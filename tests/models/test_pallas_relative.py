@@ -99,8 +99,11 @@ def formula(arrays: Arrays, context: AttentionContext, types: Any, key: jax.Arra
     return jnp.einsum("bnqk,bknh->bqnh", weights, arrays["v"])
 
 
-@pytest.mark.parametrize(("sets", "key"), [(1, None), (BATCH, KEY)])
-def test_outputs_and_all_gradients_are_the_formula(sets: int, key: jax.Array | None) -> None:
+@pytest.mark.parametrize(("sets", "key", "compiler"), [(1, None, "triton"), (BATCH, KEY, "triton"), (1, KEY, "mosaic")])
+def test_outputs_and_all_gradients_are_the_formula(
+    sets: int, key: jax.Array | None, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fused_attention.COMPILERS, "cpu", compiler)
     arrays, context, types, factors = drawn(sets)
 
     def run(attend: Any) -> Any:
@@ -193,14 +196,17 @@ def test_an_encoder_is_the_plain_one() -> None:
     both(loss, params)
 
 
-def test_it_lowers_for_gpus_and_holds_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("platform", "call"), [("cuda", "custom_call @__gpu$xla.gpu.triton"), ("tpu", "custom_call @tpu_custom_call")]
+)
+def test_it_lowers_and_holds_no_scores(platform: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention_kernels, fused_attention):
-        monkeypatch.setattr(module, "target_platform", lambda: "cuda")
+        monkeypatch.setattr(module, "target_platform", lambda: platform)
     arrays, context, types, _ = drawn(1)
     arrays = {name: jnp.asarray(array, jnp.bfloat16) for name, array in arrays.items()}
     device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), (AxisType.Auto,), abstract_device=device)):
         loss = lambda arrays: kernel(arrays, context, types, KEY).astype("f4").sum()  # noqa: E731
-        text = jax.jit(jax.grad(loss)).trace(arrays).lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("custom_call @__gpu$xla.gpu.triton") == 4  # forward; gradients of queries, of keys, of the table
-    assert not re.search(r"x(150|192)x(220|256|369|448)x", text)
+        text = jax.jit(jax.grad(loss)).trace(arrays).lower(lowering_platforms=(platform,)).as_text()
+    assert text.count(call) == 4  # forward; gradients of queries, of keys, of the table
+    assert not re.search(r"x(150|192|256)x(220|256|369|448|512)x(f|bf)", text)

@@ -19,6 +19,8 @@ from bertjax.models.pallas.blocks import KernelInputs, KernelSettings, product
 from bertjax.models.pallas.kernels import Program, kernel_name
 from bertjax.models.pallas.positions import Positions
 
+_ROW = 128  # numbers in a row of a register
+
 
 class RotatedPositions(Positions):
     """Terms of distances whose shift is a rotation; `by_distance` has the rows in reverse order."""
@@ -30,13 +32,13 @@ class RotatedPositions(Positions):
 
     def by_key(self, term: str, products: Float[Array, "T C"]) -> Float[Array, "Q K"]:
         if term == "c2p":
-            return _rotate(products, self.block + 1)[:, : self.block]
-        return _rotate(products, self.block)[:, : self.block].T
+            return self._rotate(products, self.block + 1)[:, : self.block]
+        return self._rotate(products, self.block)[:, : self.block].T
 
     def by_distance(self, term: str, grad_scores: Float[Array, "Q K"]) -> Float[Array, "T C"]:
         by_token = product(self._reversal(grad_scores.dtype), grad_scores, 1, 0 if term == "c2p" else 1)
         wide = jnp.concatenate([by_token, jnp.zeros_like(by_token)], axis=1)
-        return _rotate(wide, 0 if term == "c2p" else 1).astype(grad_scores.dtype)
+        return self._rotate(wide, 0 if term == "c2p" else 1).astype(grad_scores.dtype)
 
     def in_order(self, x: Float[Array, "T H"]) -> Float[Array, "T H"]:
         precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None  # each result is one of `x`
@@ -50,12 +52,22 @@ class RotatedPositions(Positions):
         row, column = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
         return jnp.where(row + column == self.block - 1, 1.0, 0.0).astype(dtype)
 
+    def _rotate(self, x: Float[Array, "T C"], shift: int) -> Float[Array, "T C"]:
+        rotate = interpreted_rotation if self.settings.interpret else rotation
+        return rotate(x, shift)
 
-def _rotate(x: Float[Array, "T C"], shift: int) -> Float[Array, "T C"]:
+
+def rotation(x: Float[Array, "T C"], shift: int) -> Float[Array, "T C"]:
     """Moves row t by `shift` + t columns to the right; columns reenter at the left."""
     from jax.experimental.pallas import tpu
 
     return tpu.roll(x, shift, 1, stride=1, stride_axis=0)
+
+
+def interpreted_rotation(x: Float[Array, "T C"], shift: int) -> Float[Array, "T C"]:
+    """Is `rotation` for CPUs, where the interpreted one takes half a minute to compile."""
+    row, column = (jnp.arange(size) for size in x.shape)
+    return jnp.take_along_axis(x, (column[None, :] - row[:, None] - shift) % x.shape[1], axis=1)
 
 
 def call(
@@ -123,7 +135,10 @@ def call(
         ),
         out_shape=shapes,
         interpret=settings.interpret,
-        compiler_params=tpu.CompilerParams(dimension_semantics=("parallel",) * 3),
+        compiler_params=tpu.CompilerParams(
+            dimension_semantics=("parallel",) * 3,
+            vmem_limit_bytes=_memory(jax.tree.leaves(specs), jax.tree.leaves(arrays)),
+        ),
         name=kernel_name(settings, kernel),
     )(words, limits, *map(_tokens_last, jax.tree.leaves(arrays)))
     if grid == "diagonal":  # one result per term
@@ -133,6 +148,18 @@ def call(
         for x, old in zip(results, outputs, strict=True)
     ]
     return jax.tree.unflatten(jax.tree.structure(like), ordered)
+
+
+def _memory(specs: list[pl.BlockSpec], arrays: list[Array]) -> int:
+    """Returns the bytes of on-chip memory to ask for: two of every block, in whole registers, and as much again.
+
+    At least 16 MiB, what the compiler grants by default.
+    """
+    size = 0
+    for spec, array in zip(specs, arrays, strict=True):
+        *_, rows, columns = (1 if each is None else int(each) for each in spec.block_shape or ())
+        size += 2 * rows * -(-columns // _ROW) * _ROW * array.dtype.itemsize
+    return max(2 * size, 16 * 2**20)
 
 
 def _tokens_last(x: Array) -> Array:
