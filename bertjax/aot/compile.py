@@ -140,8 +140,8 @@ def _depths(cfg: ConfigDict) -> dict[str, tuple[int, int, int]]:
 def _depth(config: EncoderConfig) -> tuple[int, int, int]:
     period = config.global_attn_every_n_layers if config.local_attention else config.num_groups or 1
     least = config.num_layers % period + period
-    if least < 2 and config.num_layers >= 3:
-        least += period  # the first layer may differ from all others
+    if least < 2 and (config.num_layers >= 3 or config.enhanced_decoder):
+        least += period  # the first layer may differ from all others; an enhanced decoder needs two
     return min(least, config.num_layers), period, config.num_layers
 
 

@@ -19,10 +19,13 @@ from bertjax.io.units import format_bytes, format_seconds
 from bertjax.runtime.hlo import parse_hlo
 from bertjax.training.flops import FLOPS_FORMULA, peak_flops, training_flops
 
-SPLASH_RATE = 0.4
-"""Fraction of the peak that splash attention is assumed to reach."""
+ATTENTION_RATE = 0.4
+"""Fraction of the peak that attention kernels are assumed to reach."""
 _LANES = 128  # of a matrix unit: narrower heads take as long
-_MATMULS = 9  # queries x keys x width: 2 forward, 3 for the gradient of queries, 4 for those of keys and values
+# Matmuls of queries x keys x width: 2 forward, 3 for the gradient of queries, 4 for those of keys and values. A term of
+# distances adds two wherever scores are computed, and for its gradients; Mosaic reverses rows with matmuls.
+_MATMULS = {"relative": 26, "disentangled": 41}
+_PLAIN_MATMULS = 9
 _KERNEL = "tpu_custom_call"
 _CYCLE_ERROR = "a perfect chain of matmuls scores 88 % of v5e's peak; elementwise work is put at 2 to 4 times its time"
 _ESTIMATES = {
@@ -41,7 +44,7 @@ def step_metrics(compiled: CompiledStep, estimate: StepEstimate | None) -> dict[
     flops = training_flops(exp.objective, cfg.data.seq_len)
     least = None if peak is None else flops * tokens / exp.mesh.size / peak
     collectives = compiled.find_collectives()
-    splash = splash_seconds(compiled.custom_calls, exp.model, cfg.data.seq_len, tokens / exp.mesh.size, peak)
+    attention = attention_seconds(compiled.custom_calls, exp.model, cfg.data.seq_len, tokens / exp.mesh.size, peak)
     seconds = {
         "as_compiled": None if chip is None or not compiled.cycles else compiled.cycles / chip.clock,
         "unrolled": None if chip is None or estimate is None else estimate.cycles / chip.clock,
@@ -69,10 +72,10 @@ def step_metrics(compiled: CompiledStep, estimate: StepEstimate | None) -> dict[
         "unknown_loops": sum(each.times is None for each in collectives),
         "collective_seconds": None if sheet is None else collective_seconds(collectives, sheet),
         "custom_calls": dict(compiled.custom_calls),
-        "splash_seconds": splash,
+        "attention_seconds": attention,
         "estimated_seconds": seconds,
         "estimated_mfu": {
-            name: None if least is None or each is None else least / (each + (splash or 0.0))
+            name: None if least is None or each is None else least / (each + (attention or 0.0))
             for name, each in seconds.items()
         },
         **by_kernel,
@@ -112,10 +115,10 @@ def collective_seconds(collectives: list[Collective], chip: ChipSpec | GpuSpec) 
     return total
 
 
-def splash_seconds(
+def attention_seconds(
     calls: Counter[str], config: EncoderConfig, length: int, tokens: float, peak: float | None
 ) -> float | None:
-    """Returns the time of the attention kernels at `SPLASH_RATE` of the peak, heads padded; None without kernels.
+    """Returns the time of splash or our kernels at `ATTENTION_RATE` of the peak, heads padded; None without kernels.
 
     They recompute queries x keys for each of their two gradients. Local layers are assumed to read their window only.
 
@@ -132,7 +135,10 @@ def splash_seconds(
     local = sum(config.is_local(layer) for layer in range(config.num_layers))
     padded = -(-length // _LANES) * _LANES
     keys = (config.num_layers - local) * padded + local * min(padded, 3 * _LANES)
-    return 2.0 * _MATMULS * tokens * heads * keys / (SPLASH_RATE * peak)
+    keys += config.num_layers * (config.mem_len or 0)
+    return (
+        2.0 * _MATMULS.get(config.attention_position, _PLAIN_MATMULS) * tokens * heads * keys / (ATTENTION_RATE * peak)
+    )
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> list[str]:
@@ -178,10 +184,10 @@ def _time_lines(metrics: Mapping[str, Any]) -> list[str]:
         seconds, mfu = metrics["estimated_seconds"][name], metrics["estimated_mfu"][name]
         text = "none" if seconds is None else f"{format_seconds(seconds):>10}   would be an MFU of {100 * mfu:.1f} %"
         lines.append(f"  {title:<46} {text}")
-    if metrics["splash_seconds"] is not None:
+    if metrics["attention_seconds"] is not None:
         lines.append(
-            f"  {'+ splash kernels, without an estimate':<46} {format_seconds(metrics['splash_seconds']):>10}   "
-            f"assumed: {100 * SPLASH_RATE:.0f} % of the peak; included in each MFU"
+            f"  {'+ attention kernels, without an estimate':<46} {format_seconds(metrics['attention_seconds']):>10}   "
+            f"assumed: {100 * ATTENTION_RATE:.0f} % of the peak; included in each MFU"
         )
     lines += [f"  the cycles' own error: {_CYCLE_ERROR}", _communication_line(metrics)]
     for target, count in metrics["custom_calls"].items():

@@ -165,8 +165,8 @@ def _mask_streams(
 
     As ranks if a kernel is configured that takes them, else as a mask.
     """
-    has_order = visible is not None and not isinstance(visible, PredictionRanks)
-    if config.attention_implementation == "pallas" and not (has_order or context.window or context.causal):
+    takes_ranks = config.attention_implementation == "pallas" and not (context.window or context.causal)
+    if takes_ranks and (visible is None or isinstance(visible, PredictionRanks)):
         return _rank_streams(context, visible, targets, memory_length)
     rule = context.visible()
     if visible is not None:

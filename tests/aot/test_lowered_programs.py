@@ -44,7 +44,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 KERNELS = ("bert without attention dropout", "bert, scanned, remat=dots", "modernbert at 1,024")
 PROGRAMS = [  # without a kernel all platforms get one program
     *((name, "cuda") for name in RECIPES),
-    *((name, "tpu") for name in KERNELS),
+    *((name, "tpu") for name in (*KERNELS, "bert, pallas", "deberta v3, pallas", "xlnet, pallas")),
     ("bert without attention dropout", "rocm"),
 ]
 _FUNCTION = re.compile(r"^  func\.func \w+ @([\w.]+)\(", re.MULTILINE)

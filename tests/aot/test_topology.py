@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.aot.collectives import Collective
 from bertjax.aot.compile import custom_calls, estimated_cycles
-from bertjax.aot.report import SPLASH_RATE, collective_seconds, splash_seconds
+from bertjax.aot.report import ATTENTION_RATE, attention_seconds, collective_seconds
 from bertjax.aot.topology import CHIPS, parse_topology, tpu_devices, virtual_devices
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
@@ -109,11 +109,16 @@ def test_time_on_the_wire_is_that_of_a_ring() -> None:
     assert collective_seconds([one("reduce-scatter", 900, None)], chip) == pytest.approx(gathered / 2)
 
 
-def test_splash_is_counted_with_its_repeated_products() -> None:
+def test_attention_kernels_are_counted_with_their_repeated_products() -> None:
     """Two products forward, seven backward; heads of 64 use the memory of 128; time at a stated share of the peak."""
     config = EncoderConfig(hidden_size=128, num_heads=2, num_layers=3)
     calls = Counter({"tpu_custom_call": 9})
-    expected = 3 * 9 * 2.0 * 1000 * 512 * (2 * 128) / (SPLASH_RATE * 1e12)
-    assert splash_seconds(calls, config, 512, 1000.0, 1e12) == pytest.approx(expected)
-    assert splash_seconds(Counter(), config, 512, 1000.0, 1e12) is None
-    assert splash_seconds(calls, config, 512, 1000.0, None) is None
+    expected = 3 * 9 * 2.0 * 1000 * 512 * (2 * 128) / (ATTENTION_RATE * 1e12)
+    assert attention_seconds(calls, config, 512, 1000.0, 1e12) == pytest.approx(expected)
+    relative = EncoderConfig(
+        hidden_size=128, num_heads=2, num_layers=3, attention_position="relative", attention_bias="none", mem_len=384
+    )
+    expected *= 26 / 9 * (512 + 384) / 512
+    assert attention_seconds(calls, relative, 512, 1000.0, 1e12) == pytest.approx(expected)
+    assert attention_seconds(Counter(), config, 512, 1000.0, 1e12) is None
+    assert attention_seconds(calls, config, 512, 1000.0, None) is None

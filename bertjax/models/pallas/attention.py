@@ -41,7 +41,7 @@ COMPILERS = {"tpu": "mosaic", "cuda": "triton", "cpu": "triton"}
 
 
 class ScoreTerms(NamedTuple):
-    """What a kernel adds to the products of queries and keys.
+    """Terms that a kernel adds to the products of queries and keys.
 
     tables            embeddings of distances of each term, c2p and p2c (see `positions`), by falling distance
                       from K - 1 to 1 - S [G, D, N, H]; one set, or one per sequence

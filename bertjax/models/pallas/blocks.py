@@ -76,7 +76,7 @@ class KernelInputs(NamedTuple):
 
     queries: Queries
     keys: Keys
-    words: Array
+    words: Any
     tables: tuple[Array, ...]
 
 
@@ -91,7 +91,7 @@ def load(settings: KernelSettings, references: Side, block: Any = None) -> Side:
         references: to what the kernel was given; Mosaic's have an axis of 1 before that of numbers per token.
         block: number of the block in the whole sequence; None = the kernel was given one block.
     """
-    start = 0 if block is None else block * settings.block
+    start: Any = 0 if block is None else block * settings.block
     if block is not None and settings.compiler == "mosaic":
         start = pl.multiple_of(start, settings.block)
     rows = pl.ds(start, settings.block)

@@ -27,8 +27,8 @@ from bertjax.models.pallas.positions import Positions
 _MASKED = -1e30  # no -inf: a query without a key would get nan
 
 
-class Program(NamedTuple):
-    """What a kernel reads for its block.
+class KernelProgram(NamedTuple):
+    """Inputs of a kernel for its block.
 
     block          number of the block, or of the diagonal
     queries, keys  references
@@ -51,8 +51,14 @@ def kernel_name(settings: KernelSettings, kernel: Callable) -> str:
     return f"{family}attention_{kernel.__name__}"
 
 
-def forward(settings: KernelSettings, program: Program, outputs: tuple[Any, Any]) -> None:
-    """Computes the output of a block of queries, and the logarithm of each query's sum of exponentials."""
+def forward(settings: KernelSettings, program: KernelProgram, outputs: tuple[Any, Any]) -> None:
+    """Computes the output of a block of queries, and the logarithm of each query's sum of exponentials.
+
+    Args:
+        settings: what to compile.
+        program: what the kernel reads.
+        outputs: references to the block of each result.
+    """
     block, queries = program.block, load(settings, program.queries)
 
     def add_keys(index: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -76,8 +82,11 @@ def forward(settings: KernelSettings, program: Program, outputs: tuple[Any, Any]
     store(outputs[1], largest + jnp.log(total))
 
 
-def query_gradient(settings: KernelSettings, program: Program, outputs: Queries) -> None:
-    """Computes the gradients of a block of queries: of their vectors, and of the scores of types."""
+def query_gradient(settings: KernelSettings, program: KernelProgram, outputs: Queries) -> None:
+    """Computes the gradients of a block of queries: of their vectors, and of the scores of types.
+
+    Args: as in `forward`.
+    """
     block, queries, positions = program.block, load(settings, program.queries), program.positions
     has_distances, has_types = "c2p" in settings.terms, outputs.type_scores is not None
 
@@ -97,18 +106,19 @@ def query_gradient(settings: KernelSettings, program: Program, outputs: Queries)
     initial = zeros, zeros if has_distances else None, jnp.zeros(settings.block, jnp.float32) if has_types else None
     assert program.bounds is not None
     vectors, by_distance, type_scores = jax.lax.fori_loop(*program.bounds, add_keys, initial)
-    by_distance = None if by_distance is None else positions.in_order(by_distance)
-    if outputs.distance_vectors is None:
-        vectors = vectors if by_distance is None else vectors + by_distance
-    else:
-        store(outputs.distance_vectors, by_distance / settings.divisor)
+    if by_distance is not None:
+        by_distance = positions.in_order(by_distance)
+        if outputs.distance_vectors is None:
+            vectors = vectors + by_distance
+        else:
+            store(outputs.distance_vectors, by_distance / settings.divisor)
     store(outputs.vectors, vectors / settings.divisor)
     if has_types:
         store(outputs.type_scores, type_scores / settings.divisor)
 
 
-def key_gradient(settings: KernelSettings, program: Program, outputs: tuple[Any, Any]) -> None:
-    """Computes the gradients of a block of keys and values."""
+def key_gradient(settings: KernelSettings, program: KernelProgram, outputs: tuple[Any, Any]) -> None:
+    """Computes the gradients of a block of keys and values. Args: as in `forward`."""
     block, keys, positions = program.block, load(settings, program.keys), program.positions
     has_distances = "p2c" in settings.terms
 
@@ -131,8 +141,8 @@ def key_gradient(settings: KernelSettings, program: Program, outputs: tuple[Any,
     store(outputs[1], grad_v)
 
 
-def table_gradient(settings: KernelSettings, program: Program, outputs: tuple[Any, ...]) -> None:
-    """Computes the gradients of the rows of the tables that the blocks of one diagonal read."""
+def table_gradient(settings: KernelSettings, program: KernelProgram, outputs: tuple[Any, ...]) -> None:
+    """Computes the gradients of the rows of the tables that the blocks of one diagonal read. Args: as in `forward`."""
     positions = program.positions
     query_blocks = max(program.queries.ids.shape) // settings.block
     shift = program.block - (positions.key_blocks - 1)
@@ -164,7 +174,7 @@ def _scores(
 
 
 def _pair_gradients(
-    settings: KernelSettings, program: Program, queries: Queries, keys: Keys, blocks: tuple[Any, Any]
+    settings: KernelSettings, program: KernelProgram, queries: Queries, keys: Keys, blocks: tuple[Any, Any]
 ) -> tuple[Float[Array, "Q K"], Float[Array, "Q K"]]:
     """Returns the weights of the values after dropout, and the gradient of the scores times `divisor`, float32.
 

@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from bertjax.models.pallas.blocks import KernelInputs, KernelSettings, product
-from bertjax.models.pallas.kernels import Program, kernel_name
+from bertjax.models.pallas.kernels import KernelProgram, kernel_name
 from bertjax.models.pallas.positions import Positions
 
 _ROW = 128  # numbers in a row of a register
@@ -26,6 +26,7 @@ class RotatedPositions(Positions):
     """Terms of distances whose shift is a rotation; `by_distance` has the rows in reverse order."""
 
     def rows(self, term: str, table: Any, first_row: Any) -> Float[Array, "C H"]:
+        """Reads rows. Args: as in `Positions.rows`."""
         if term == "c2p":
             first_row = table.shape[0] - self.span - first_row
         return table[pl.ds(pl.multiple_of(first_row, self.block), self.span), :]
@@ -65,7 +66,7 @@ def rotation(x: Float[Array, "T C"], shift: int) -> Float[Array, "T C"]:
 
 
 def interpreted_rotation(x: Float[Array, "T C"], shift: int) -> Float[Array, "T C"]:
-    """Is `rotation` for CPUs, where the interpreted one takes half a minute to compile."""
+    """Computes `rotation` on CPUs, where the interpreted one takes half a minute to compile."""
     row, column = (jnp.arange(size) for size in x.shape)
     return jnp.take_along_axis(x, (column[None, :] - row[:, None] - shift) % x.shape[1], axis=1)
 
@@ -117,7 +118,7 @@ def call(
         pair = tuple(words[first_word + each].astype(jnp.uint32) for each in range(2))
         between = None if bounds is None else (limits[first_limit], limits[first_limit + 1])
         positions = RotatedPositions(settings, tables, lengths["key"] // settings.block)
-        kernel(settings, Program(block, queries, keys, (pair[0], pair[1]), between, positions), outputs)
+        kernel(settings, KernelProgram(block, queries, keys, (pair[0], pair[1]), between, positions), outputs)
 
     specs = (
         jax.tree.map(functools.partial(spec, whole=grid != "query"), inputs.queries),
@@ -157,7 +158,8 @@ def _memory(specs: list[pl.BlockSpec], arrays: list[Array]) -> int:
     """
     size = 0
     for spec, array in zip(specs, arrays, strict=True):
-        *_, rows, columns = (1 if each is None else int(each) for each in spec.block_shape or ())
+        shape: Any = spec.block_shape
+        *_, rows, columns = (each or 1 for each in shape)
         size += 2 * rows * -(-columns // _ROW) * _ROW * array.dtype.itemsize
     return max(2 * size, 16 * 2**20)
 

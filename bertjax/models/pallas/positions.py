@@ -105,7 +105,13 @@ class Positions:
         )
 
     def rows(self, term: str, table: Any, first_row: Any) -> Float[Array, "C H"]:
-        """Reads the rows of a table from `first_row` on."""
+        """Reads the rows of a table from `first_row` on.
+
+        Args:
+            term: of the table.
+            table: reference to it.
+            first_row: as in `scores`.
+        """
         raise NotImplementedError
 
     def by_key(self, term: str, products: Float[Array, "T C"]) -> Float[Array, "Q K"]:

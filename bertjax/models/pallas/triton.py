@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from bertjax.models.pallas.blocks import KernelInputs, KernelSettings
-from bertjax.models.pallas.kernels import Program, kernel_name
+from bertjax.models.pallas.kernels import KernelProgram, kernel_name
 from bertjax.models.pallas.positions import Positions
 
 
@@ -28,6 +28,7 @@ class MemoryPositions(Positions):
         self.memory = memory
 
     def rows(self, term: str, table: Any, first_row: Any) -> Float[Array, "C H"]:
+        """Reads rows. Args: as in `Positions.rows`."""
         return table[pl.ds(first_row, self.span), :]
 
     def by_key(self, term: str, products: Float[Array, "T C"]) -> Float[Array, "Q K"]:
@@ -116,7 +117,9 @@ def call(
         )
         limits = None if bounds is None else (bounds[0], bounds[1])
         words = inputs.words[0], inputs.words[1]
-        kernel(settings, Program(pl.program_id(0), inputs.queries, inputs.keys, words, limits, positions), outputs)
+        kernel(
+            settings, KernelProgram(pl.program_id(0), inputs.queries, inputs.keys, words, limits, positions), outputs
+        )
 
     out = pl.pallas_call(
         run,

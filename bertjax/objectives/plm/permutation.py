@@ -176,7 +176,8 @@ def permutation_ranks(
             no token that is visible to all.
         part_lengths: tokens of the parts; a token attends to all earlier parts and to no later one.
     """
-    keys, start = [], 0
+    keys: list[Array] = []
+    start = 0
     for length in part_lengths:
         part = order[:, start : start + length]
         earlier = (part[:, None, :] < part[:, :, None]).sum(axis=2, dtype=jnp.int32)
