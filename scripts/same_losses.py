@@ -9,6 +9,7 @@ plain             float32 matmuls, scanned layers, untiled attention, a threefry
 speed-ups         bfloat16 matmuls, unrolled layers, 16 bits per element from rbg, attention by platform,
                   `--together` steps per dispatch
 speed-ups, half   the same with optimizer.moments_dtype=bfloat16
+kernels           speed-ups with bertjax's own attention kernel (interpreted on a CPU) and dropout by a hash
 
 Prints and writes to OUT/table.md the mean of the final held-out losses, their standard error, the difference from the
 plain one and whether it is within two standard errors (of both means, by the root of the sum of their squares). The
@@ -30,8 +31,8 @@ from typing import NamedTuple
 import numpy as np
 
 CONFIG = Path(__file__).parents[1] / "configs" / "bert.py"
-PLAIN, FAST, HALF = "plain", "speed-ups", "speed-ups, half"
-WAYS = PLAIN, FAST, HALF
+PLAIN, FAST, HALF, KERNELS = "plain", "speed-ups", "speed-ups, half", "kernels"
+WAYS = PLAIN, FAST, HALF, KERNELS
 RUN_PLAIN = "run-plain"
 """First argument of the process that trains with dropout as jax itself would do it."""
 
@@ -63,6 +64,8 @@ def settings(way: str, together: int) -> list[str]:
         return [*results, "--config.model.attention_implementation=xla"]
     results = ["--config.train.compute_dtype=bfloat16", "--config.model.unroll=2", "--config.train.dropout_prng=rbg"]
     results.append(f"--config.train.steps_per_dispatch={together}")
+    if way == KERNELS:
+        return [*results, "--config.train.dropout_prng=hash", "--config.model.attention_implementation=pallas"]
     return [*results, "--config.optimizer.moments_dtype=bfloat16"] if way == HALF else results
 
 
