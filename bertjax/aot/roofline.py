@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bertjax.aot.gpu import GpuSpec
+from bertjax.models.pallas.blocks import BLOCKS
 from bertjax.runtime.hlo import Instruction, Program, array_bytes, array_shapes, execution_counts
 
 MATMUL_SHARE = 0.7
@@ -238,10 +239,13 @@ def _attention_flops(target: str, instruction: Instruction, operands: Sequence[I
     if "triton" not in target:
         flops = _CUDNN_FLOPS.get(target.removeprefix("__cudnn$"), 0)
         return flops * math.prod(array_shapes(instruction.type)[0]) * length if flops else 0.0
-    kernel = instruction.op_name.split("/")[-2:][0]
+    kernel, _, window = instruction.op_name.split("/")[-2:][0].partition("_window")
     flops = _TRITON_FLOPS.get(kernel, 0)
     if not flops:
         return 0.0
     arrays = [shape for each in operands for shape in array_shapes(each.type) if len(shape) == 4]
     keys = arrays[-1][1] - (0 if kernel.startswith("attention") else arrays[0][1])
+    if window:  # blocks on either side that hold a key of the window, and the query's own
+        block = BLOCKS["triton"]
+        keys = min(keys, block * (2 * math.ceil(int(window) / 2 / block) + 1))
     return float(flops * math.prod(arrays[0]) * keys)
