@@ -217,7 +217,7 @@ def main() -> int:
     parser.add_argument("--peer_python", default=sys.executable, help="an interpreter with torch and accelerate")
     parser.add_argument("--peer_compile", action="store_true", help="torch.compile on the peer's side")
     options, more = parser.parse_known_args()
-    for name in ("bytes", "steps", "turns"):
+    for name in ("bytes", "steps", "repeats"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1, not {getattr(options, name)}")
     try:
