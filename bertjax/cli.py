@@ -46,7 +46,6 @@ from bertjax.errors import UserError, is_panic, one_line, require_path, require_
 from bertjax.io.atomic import require_writable
 from bertjax.io.hub import is_hub_name
 from bertjax.io.staging import local_copy, output_path
-from bertjax.runtime.huge_pages import use_huge_pages
 from bertjax.storage import is_url
 from bertjax.training.signals import StoppedBySignal
 
@@ -84,8 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bertjax: {error}", file=sys.stderr)
         return 2
     options, rest = build_parser().parse_known_args(arguments)
-    if arguments is None and options.module in (pretrain, decay, finetune, benchmark):
-        use_huge_pages()
     try:
         return _run(options, rest)
     except UserError as error:

@@ -57,7 +57,7 @@ ARROWS: dict[str, set[str]] = {
 }
 ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "finetuning"}
 ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
-ARROWS["__main__"] = {"cli"}
+ARROWS["__main__"] = {"cli", "runtime"}
 ARROWS["bertjax"] = {"api", "config", "data", "errors", "hf", "models", "objectives"}
 
 PRIVATE = {

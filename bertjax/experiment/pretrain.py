@@ -23,6 +23,7 @@ from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
+from bertjax.experiment.compile_ahead import compile_meanwhile
 from bertjax.experiment.eval_metric_names import require_best_metric
 from bertjax.experiment.export import export_params
 from bertjax.experiment.growth import GROWING, needs_growth
@@ -94,7 +95,8 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
         processes.run_on_first("the work directory", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
     with contextlib.closing(checkpoints), processes.abort_on_error():
-        state, restored_meta = _restore_or_init(exp, prepared, teacher, checkpoints, changes, processes)
+        with compile_meanwhile(exp, checkpoints.latest_step()):
+            state, restored_meta = _restore_or_init(exp, prepared, teacher, checkpoints, changes, processes)
         # A resumed run keeps its old config.json until its checkpoint is accepted.
         processes.run_on_first("the work directory", lambda: _write_settings(workdir, cfg, prepared, teacher))
         step = int(state.step)
