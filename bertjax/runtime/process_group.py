@@ -39,6 +39,8 @@ NETWORK_ERRORS = ("Gloo", "NCCL", "RCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "A
 """Words of the messages of collectives and barriers that fail when another process is lost."""
 
 _MAX_NAMED = 6
+_SECONDS_TO_FAIL = 15
+"""Seconds in which the heartbeat surely ends all processes after it has found one to be lost."""
 
 
 class ProcessGroup:
@@ -329,8 +331,9 @@ def _join(info: ProcessInfo, config: DistributedConfig) -> ProcessGroup:
         f"{name} did not find the others within {config.start_timeout} s (distributed.start_timeout); the first one "
         f"listens at {info.coordinator_address or 'an address that the cluster sets'}: do all run, and reach it?"
     )
-    # The heartbeat comes first, with a message that names the lost process; jax's timeouts are the last resort.
-    last_resort = config.peer_timeout + config.peer_timeout // 2 + 5
+    # The heartbeat comes first, with a message that names the lost process; jax's timeouts are the last resort. jax's
+    # clients report twice per timeout, so it may count a process as lost, and abort, after half of it.
+    last_resort = 2 * (config.peer_timeout + _SECONDS_TO_FAIL)
     try:
         with _time_limit(config.start_timeout, message):
             jax.distributed.initialize(

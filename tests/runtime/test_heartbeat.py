@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import pytest
 from store import Client, Store
 
@@ -15,7 +16,7 @@ from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError
 from bertjax.runtime import heartbeat as pulse_module
 from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat
-from bertjax.runtime.process_group import MultiProcessGroup, ProcessGroup
+from bertjax.runtime.process_group import MultiProcessGroup, ProcessGroup, join_processes
 
 
 class Ended(BaseException):
@@ -181,3 +182,23 @@ def test_a_single_process_requests_nothing(tmp_path: Path) -> None:
     assert (alone.agree(15, False), alone.agree(0, True)) == ((15, False), (0, True))
     with pytest.raises(KeyError), alone.abort_on_error():
         raise KeyError
+
+
+@pytest.mark.parametrize("timeout", [1, 6, 20, 100])
+def test_jax_does_not_abort_before_the_heartbeat_names_the_lost_process(
+    timeout: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jax's clients report twice per timeout: its service may count a process as lost after half of it."""
+    options: dict[str, object] = {}
+
+    def initialize(**kwargs: object) -> None:
+        options.update(kwargs)
+        raise RuntimeError("stop here")
+
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    config = DistributedConfig("none", "127.0.0.1:1", 2, 0, peer_timeout=timeout)
+    with pytest.raises(UserError, match="stop here"), join_processes(config):
+        pass
+    earliest = float(str(options["heartbeat_timeout_seconds"])) / 2
+    assert earliest > timeout + 5 * pulse_module.MAX_PERIOD
