@@ -29,7 +29,14 @@ class HubApi(Protocol):
 
     def repo_exists(self, repo_id: str) -> bool: ...
 
-    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any: ...
+    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any:
+        """Creates a repository.
+
+        Args:
+            repo_id: `namespace/name`.
+            private: Whether only its owner sees it.
+            exist_ok: Whether an existing one is accepted.
+        """
 
     def upload_folder(
         self,
@@ -39,7 +46,16 @@ class HubApi(Protocol):
         commit_message: str,
         allow_patterns: list[str],
         delete_patterns: list[str] | None,
-    ) -> Any: ...
+    ) -> Any:
+        """Uploads files of a folder in one commit.
+
+        Args:
+            repo_id: `namespace/name`.
+            folder_path: The folder.
+            commit_message: First line of the commit.
+            allow_patterns: Names of files to upload.
+            delete_patterns: Names of files to delete from the repository, those that are uploaded excepted.
+        """
 
 
 def check_repository(repo: str, *, overwrite: bool = False, api: HubApi | None = None) -> bool:
