@@ -53,6 +53,7 @@ class Collective(NamedTuple):
 
     @property
     def group_size(self) -> int | None:
+        """Size of the largest group of devices; None if the groups are unknown."""
         return None if self.groups is None else max(map(len, self.groups), default=1)
 
 

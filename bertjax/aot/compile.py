@@ -57,6 +57,7 @@ class CompiledStep:
     custom_calls: Counter[str]
 
     def find_collectives(self) -> list[Collective]:
+        """Returns the collectives of the compiled step, with the axes of the mesh that they cross."""
         return find_collectives(self.text, dict(self.exp.mesh.shape))
 
 

@@ -106,6 +106,7 @@ class BertjaxRunner:
             yield from split_examples(batch)
 
     def close(self) -> None:
+        """Closes the pipeline and the timer."""
         with contextlib.suppress(Exception):
             self._pipeline.close()
         self._timer.close()

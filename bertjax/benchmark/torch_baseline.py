@@ -54,6 +54,7 @@ class TrialResult(NamedTuple):
 
 
 def fastest_trial(trials: Sequence[TrialResult]) -> TrialResult:
+    """Returns the trial with the fewest seconds."""
     return min(trials, key=lambda trial: trial.seconds)
 
 

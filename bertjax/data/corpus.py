@@ -97,6 +97,7 @@ class CorpusSplit:
 
     @property
     def digest(self) -> str:
+        """SHA-256 of ids and boundaries, the same for any size of shards."""
         return self.size.digest
 
     @property
@@ -184,14 +185,17 @@ class Corpus:
 
     @property
     def num_documents(self) -> int:
+        """Number of documents."""
         return len(self.document_sentences) - 1
 
     @property
     def num_sentences(self) -> int:
+        """Number of sentences of all documents."""
         return len(self.sentence_tokens) - 1
 
     @property
     def num_tokens(self) -> int:
+        """Number of tokens of all documents, without special tokens."""
         return int(self.sentence_tokens[-1])
 
     @property

@@ -63,6 +63,7 @@ class SplitWriter:
             first = stop
 
     def finish(self) -> SplitSize:
+        """Ends the last shard, writes the list of shards that `datasets` reads, and returns the size of the split."""
         self._end_shard()
         state = json.loads((self._folder / "state.json").read_text())
         state |= {

@@ -97,6 +97,7 @@ class Tokenizer:
 
     @functools.cached_property
     def digest(self) -> str:
+        """SHA-256 of the canonical files and of the version of the rules."""
         total = hashlib.sha256(self.backend.rules_version)
         for name, content in sorted(self.files().items()):
             total.update(name.encode() + b"\0" + hashlib.sha256(content).digest())

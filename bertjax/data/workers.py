@@ -58,6 +58,7 @@ class WorkerPool:
 
     @property
     def process_ids(self) -> list[int]:
+        """Ids of the processes."""
         return [process.pid for process in self._all]
 
     def map(self, lists: Iterable[list[str]]) -> Iterator[TokenizedDocuments]:
@@ -86,7 +87,7 @@ class WorkerPool:
             self._idle.put(process)
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """Ends the processes, whatever they are doing."""
         for process in self._all:
             process.kill()
         for process in self._all:

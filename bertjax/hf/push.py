@@ -25,9 +25,11 @@ _NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|\d+_[A-Za-z]+/(config
 class HubApi(Protocol):
     """The methods of `huggingface_hub.HfApi` that are used."""
 
-    def whoami(self) -> dict[str, Any]: ...
+    def whoami(self) -> dict[str, Any]:
+        """Returns the account that is logged in, with its organisations."""
 
-    def repo_exists(self, repo_id: str) -> bool: ...
+    def repo_exists(self, repo_id: str) -> bool:
+        """Returns whether a repository exists."""
 
     def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any:
         """Creates a repository.

@@ -43,11 +43,14 @@ log = logging.getLogger(__name__)
 class ExportableTokenizer(Protocol):
     """A tokenizer in memory: its Hugging Face files, and ids to compare them with."""
 
-    def huggingface_files(self, max_length: int) -> dict[str, bytes]: ...
+    def huggingface_files(self, max_length: int) -> dict[str, bytes]:
+        """Returns the files of the tokenizer by name, for texts of at most `max_length` tokens."""
 
-    def encode_with_specials(self, text: str) -> list[int]: ...
+    def encode_with_specials(self, text: str) -> list[int]:
+        """Returns the ids of a text with its special tokens."""
 
-    def encode_batch(self, texts: Sequence[str]) -> Sequence[Any]: ...
+    def encode_batch(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Returns the ids of every text, without special tokens."""
 
 
 TokenizerSource = ExportableTokenizer | Mapping[str, bytes] | str | os.PathLike[str]

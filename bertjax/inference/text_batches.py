@@ -27,7 +27,8 @@ class EncodingTokenizer(Protocol):
     mask_id: int
 
     @property
-    def engine(self) -> Any: ...
+    def engine(self) -> Any:
+        """The `tokenizers.Tokenizer`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

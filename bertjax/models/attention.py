@@ -136,6 +136,7 @@ class Attention(nnx.Module):
         return KeyValues(k, self.split_heads(self.value(source)))
 
     def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b M H"]:
+        """Splits the last axis into M heads of size H (A = M * H)."""
         return x.reshape(*x.shape[:-1], -1, self.config.head_dim)
 
     def copy_heads(self, x: Float[Array, "*b M H"]) -> Float[Array, "*b N H"]:

@@ -53,6 +53,7 @@ class PredictionRanks(NamedTuple):
     keys: Int[Array, "B K"]
 
     def visible(self) -> Bool[Array, "B S K"]:
+        """True where a query sees a key."""
         return self.keys[:, None, :] < self.queries[:, :, None]
 
 

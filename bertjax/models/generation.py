@@ -66,15 +66,18 @@ class Search(NamedTuple):
 
     @property
     def decoder(self) -> EncoderConfig:
+        """Config of the network that predicts tokens."""
         return self.config.decoder if isinstance(self.config, EncoderDecoderConfig) else self.config
 
     @property
     def pad_id(self) -> int:
+        """Id that fills finished sequences: `pad_token_id`, else the first token that ends a text."""
         settings = self.settings
         return settings.pad_token_id if settings.pad_token_id is not None else (*settings.eos_token_id, 0)[0]
 
     @property
     def cached(self) -> bool:
+        """True if keys and values of earlier tokens are kept."""
         return self.settings.use_cache and can_cache(self.decoder)
 
 

@@ -80,6 +80,7 @@ class ScanRun:
 
     @property
     def stop(self) -> int:
+        """The layer after the last one."""
         return self.start + self.repeats * len(self.pattern)
 
 

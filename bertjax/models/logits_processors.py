@@ -28,7 +28,7 @@ class History(NamedTuple):
 
     @property
     def written(self) -> Bool[Array, "R T"]:
-        """True for tokens that are real."""
+        """Mask of the real tokens: prompts without their padding, and the new tokens."""
         length = self.prompt_mask.shape[1]
         new = self.tokens.shape[1] - length
         real = jnp.pad(self.prompt_mask > 0, ((0, 0), (0, new)), constant_values=True)

@@ -152,6 +152,7 @@ class Model(nnx.Module):
         return _present(self.mlm_head)(hidden, self.word_embedding_table())
 
     def word_embedding_table(self) -> Float[Array, "V D"]:
+        """The table of word embeddings, which the MLM head shares."""
         return self.encoder.embeddings.word_embeddings.embedding[...]
 
     def pooled(
@@ -161,6 +162,7 @@ class Model(nnx.Module):
         return _present(self.pooler)(self._summaries(hidden, positions, segment_ids))
 
     def pair_logits(self, pooled: Float[Array, "*b D"]) -> Float[Array, "*b 2"]:
+        """Returns the logits of the sentence-pair head in float32, from pooled vectors."""
         return _present(self.pair_head)(pooled).astype("float32")
 
     def rtd_logits(
@@ -201,6 +203,7 @@ class Model(nnx.Module):
         return _present(self.sequence_head)(summary, key)
 
     def token_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S C"]:
+        """Returns the logits of the C labels of every token; `key` draws the dropout, None = no dropout."""
         return _present(self.token_head)(hidden, key)
 
     def answer_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S 2"]:

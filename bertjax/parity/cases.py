@@ -69,6 +69,7 @@ class Case:
 
     @property
     def paddings(self) -> tuple[str, ...]:
+        """Paddings that are compared: none, and the sides on which tokens are added."""
         return ("none", "right", "left") if self.left_padding else ("none", "right")
 
 

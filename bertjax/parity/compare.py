@@ -75,6 +75,7 @@ class Measurement:
 
     @property
     def agrees(self) -> bool:
+        """True if the difference is within the tolerance."""
         return self.max_abs_diff <= self.tolerance
 
     def __str__(self) -> str:

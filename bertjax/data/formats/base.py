@@ -26,11 +26,16 @@ class SpecialIds(Protocol):
     """Special token ids of a tokenizer or `Vocabulary`."""
 
     @property
-    def pad_id(self) -> int: ...
+    def pad_id(self) -> int:
+        """Id of padding."""
+
     @property
-    def cls_id(self) -> int: ...
+    def cls_id(self) -> int:
+        """Id of the first token of an example."""
+
     @property
-    def sep_id(self) -> int: ...
+    def sep_id(self) -> int:
+        """Id of the token after a segment."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,6 +50,7 @@ class PairPlan:
 
     @property
     def num_pairs(self) -> int:
+        """Number of pairs."""
         return len(self.a_start)
 
 

@@ -32,6 +32,7 @@ class DocumentStream:
 
     @property
     def length(self) -> int:
+        """Number of tokens of the stream, the token after each document included."""
         return int(self._begins[-1])
 
     def gather(

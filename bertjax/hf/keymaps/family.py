@@ -274,6 +274,7 @@ class ConfigJson(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
+        """Returns a value and counts the key as read."""
         self.unread.discard(key)
         return super().get(key, default)
 

@@ -58,6 +58,7 @@ class Queries(NamedTuple):
 
     @property
     def by_distance(self) -> Any:
+        """The vectors that are multiplied with distance embeddings."""
         return self.vectors if self.distance_vectors is None else self.distance_vectors
 
 
