@@ -203,9 +203,12 @@ def make_stepper(
 
     Args:
         params: parameters of the model.
-        arrays: checked inputs.
+        arrays: checked inputs [B, S].
         search: static part.
         copies: sequences of an input.
+
+    Returns:
+        The decoder, and its prompts [R, P], R = B * copies.
     """
     config, cross = search.config, None
     if isinstance(config, EncoderDecoderConfig):

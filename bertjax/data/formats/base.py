@@ -120,12 +120,12 @@ class PackableFormat(ExampleFormat):
 
     @abc.abstractmethod
     def examples(self, epoch: int, numbers: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
-        """Returns sequences of several examples.
+        """Returns sequences of several examples: the arrays of `Batch`, [B, S] and [B, E].
 
         Args:
             epoch: Epoch of the examples.
-            numbers: Examples, in order.
-            counts: Number of examples per sequence.
+            numbers: Examples, in order [sum of counts].
+            counts: Number of examples per sequence [B].
         """
 
 

@@ -162,7 +162,7 @@ class StreamLayout:
         return StreamReader(self._text, low, low + self._length, row >= self._num_streams), batch * self.advance
 
     def common_fields(self, reader: StreamReader, steps: IntArray, epoch: int) -> dict[str, np.ndarray]:
-        """Returns the batch fields of sequences without padding; text read backwards is another example.
+        """Returns the batch fields [B, S] of sequences without padding; text read backwards is another example.
 
         Args:
             reader, steps: result of `find`.
