@@ -112,7 +112,11 @@ def _file_digest(path: str) -> bytes:
 
 
 def hub_digest(where: str) -> bytes:
-    """Returns name, config, split and the revision that the hub reports."""
+    """Returns name, config, split and the revision that the hub reports.
+
+    Raises:
+        UserError: the Hub has no such data, or cannot be reached.
+    """
     import datasets
 
     data = parse_source(f"hub:{where}").hub_parts

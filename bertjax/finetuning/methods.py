@@ -146,7 +146,7 @@ def rounded(probability: float) -> float:
 
 
 def label_weights(labels: Array, class_weights: np.ndarray) -> Array:
-    """Returns the class weight of each label [...], 0 for -1 (no label); `class_weights` [K] are those of the classes."""
+    """Returns the class weight of each label [...], 0 for -1 (no label); `class_weights` [K] holds those of classes."""
     weights = jnp.asarray(class_weights)[jnp.maximum(labels, 0)]
     return jnp.where(labels >= 0, weights, 0.0)
 

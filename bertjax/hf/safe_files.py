@@ -212,7 +212,11 @@ def _read_shards(folder: Path) -> Tensors:
 
 
 def read_safetensors(folder: Path, name: str) -> Tensors:
-    """Returns all tensors of a file, floats as float32; others are left to `KeyMap.canonicalize` to ignore by name."""
+    """Returns all tensors of a file, floats as float32; others are left to `KeyMap.canonicalize` to ignore by name.
+
+    Raises:
+        UserError: the file is damaged, or holds numbers of a type that is not supported.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = resolve_inside(folder, name)

@@ -156,7 +156,7 @@ def is_probe_step(step: int, interval: int, num_steps: int) -> bool:
 
 
 def run_in_thread(function: Callable[[], Result]) -> Result:
-    """Calls `function` in its own thread, where no mesh is set and the default device is the CPU."""
+    """Calls `function` in a thread without a mesh, on the CPU; returns its result, or raises its error."""
     results: list[Result] = []
     failures: list[BaseException] = []
 
