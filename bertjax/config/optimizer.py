@@ -143,7 +143,7 @@ class OptimizerConfig(Settings, group="optimizer"):
 
     @property
     def trust_rules(self) -> Rules:
-        """Parameter rules, 1 where LAMB rescales: by default where weights decay (google-research/albert:lamb_optimizer.py)."""
+        """Parameter rules, 1 where LAMB rescales (google-research/albert:lamb_optimizer.py); default: `decay_rules`."""
         excluded = self.decay_exclude if self.trust_exclude is None else self.trust_exclude
         return [*((pattern, 0.0) for pattern in excluded), (".*", 1.0)]
 
