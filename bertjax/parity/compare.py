@@ -326,8 +326,8 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _some(names: Any, most: int = 4) -> str:
-    return comma_list(sorted(map(str, names)), most)
+def _some(names: Any) -> str:
+    return comma_list(sorted(map(str, names)), 4)
 
 
 @contextlib.contextmanager
