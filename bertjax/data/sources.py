@@ -16,8 +16,6 @@ from bertjax.errors import UserError
 from bertjax.io.hub import explain_hub_error
 from bertjax.storage import is_url
 
-_BLOCK_BYTES = 1 << 20
-
 
 def iter_documents(source: Source, errors: str = "strict", reading: DocumentStats | None = None) -> Iterator[str]:
     """Yields the non-empty documents of a source in order, one at a time.
@@ -101,14 +99,11 @@ def source_digest(source: Source) -> str:
 
 
 def _file_digest(path: str) -> bytes:
-    digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
+            return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return digest.digest()
 
 
 def hub_digest(where: str) -> bytes:
