@@ -62,6 +62,9 @@ def read_hub(where: str, field: str | None, errors: str, reading: DocumentStats)
         field: Name of the field.
         errors: `strict` or `replace`.
         reading: Counts, updated.
+
+    Raises:
+        UserError: The Hub has no such data, or cannot be reached.
     """
     import datasets
 

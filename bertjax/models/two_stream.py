@@ -161,7 +161,7 @@ def _mask_streams(
     targets: Array | None,
     memory_length: int,
 ) -> AttentionContext:
-    """Sets who sees whom [B, 1, S + T, M + S]: tokens see themselves, targets may not, all see the memory.
+    """Adds visibility [B, 1, S + T, M + S] to a context: tokens see themselves, targets may not, all see the memory.
 
     As ranks if a kernel is configured that takes them, else as a mask.
     """

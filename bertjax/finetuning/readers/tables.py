@@ -66,6 +66,9 @@ def parallel_rows(where: str, columns: Columns, header: bool | None = None, erro
         columns: The columns to read.
         header: Not read.
         errors: "strict", or "replace" for invalid UTF-8.
+
+    Raises:
+        UserError: the files have different numbers of lines.
     """
     paths = parallel_files(where)
     chosen = [find_column(name, ["source", "target"], key, f"parallel:{where}") for key, name in columns]
@@ -227,6 +230,9 @@ def hub_rows(where: str, columns: Columns, header: bool | None = None, errors: s
         columns: The columns to read.
         header: Not read.
         errors: Not read.
+
+    Raises:
+        UserError: the Hub has no such data, or cannot be reached.
     """
     import datasets
 

@@ -339,6 +339,7 @@ class BertjaxFeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Returns the block without norm and residual [B, S, D]."""
         inner = self.intermediate(hidden)
         inner = self.act(inner) if self.gate is None else self.act(self.gate(hidden)) * inner
         return self.output(self.dropout(inner))
@@ -407,4 +408,5 @@ class BertjaxDistanceEmbeddings(nn.Module):
         self.norm = make_norm(config, present=config.norm_relative_embeddings)
 
     def forward(self) -> Tensor:
+        """Returns the table [2 * attention_span, D]."""
         return self.norm(self.weight)
