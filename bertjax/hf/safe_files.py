@@ -85,7 +85,7 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
 
     Args:
         folder: the folder of the model.
-        architecture: its class, for the message that tells how to convert pickled weights.
+        architecture: its class, for the message about converting pickled weights.
 
     Returns:
         (tensors by name, the file to name in errors).
@@ -107,7 +107,7 @@ def require_safetensors(files: Collection[str], where: str, architecture: str = 
     Args:
         files: names of its files.
         where: its folder or name, for messages.
-        architecture: its class, for the message that tells how to convert pickled weights.
+        architecture: its class, for the message about converting pickled weights.
 
     Raises:
         UserError: there are only pickled weights, or none.

@@ -151,7 +151,7 @@ def require_text(value: Any, name: str, where: str, errors: str = "strict") -> s
             value.encode()
         except UnicodeEncodeError as error:
             if errors == "strict":
-                raise UserError(f"{where}: half a surrogate pair in {name!r} (invalid Unicode); mend it") from error
+                raise UserError(f"{where}: half a surrogate pair in {name!r} (invalid Unicode); fix it") from error
             return value.encode(errors="replace").decode()
     return value
 
@@ -218,7 +218,7 @@ def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: 
             if header:
                 continue
         if len(fields) != len(names):
-            raise UserError(f"{where}: {len(fields)} columns, but line 1 has {len(names)}; mend or remove this line")
+            raise UserError(f"{where}: {len(fields)} columns, but line 1 has {len(names)}; fix or remove this line")
         yield where, [fields[column] for column in chosen]
 
 
