@@ -64,7 +64,7 @@ def find_collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[C
     Groups of one device are left out.
 
     Args:
-        text: of the compiled program.
+        text: text of the compiled program.
         mesh: sizes of the mesh axes, in order.
     """
     program = parse_hlo(text)

@@ -66,7 +66,7 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
 
     Args:
         cfg: a checked config.
-        devices: of `aot.topology`, or real ones.
+        devices: devices of `aot.topology`, or real ones.
 
     Raises:
         UserError: the step does not fit the devices' memory, or the objective needs a model from the disk.

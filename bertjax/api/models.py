@@ -305,7 +305,7 @@ def _open(source: ModelSource, head: str | None = None) -> _Opened:
 
     Args:
         source: what the API takes as a model.
-        head: of a run with several networks, takes the first one with this head.
+        head: chooses the first network with this head, in a run with several.
     """
     if isinstance(source, PretrainedModel):
         with tokenizer_folder(source.tokenizer_files, source.module_files) as folder:

@@ -33,7 +33,7 @@ class TorchProcess:
 
     Args:
         folder: exported model and tokenizer.
-        auto_class: of `transformers`.
+        auto_class: class of `transformers`.
         examples: training examples, taken as the baseline needs them.
         config: training parameters.
     """

@@ -77,10 +77,10 @@ class CorpusSplit:
     """One split of a prepared corpus: its shards, opened on demand.
 
     Attributes:
-        folder: of the split.
+        folder: folder of the split.
         shards: in the order of the documents.
         counts: int64 [V], occurrences of every token in the train split.
-        size: of the split.
+        size: size of the split.
         first_token: 0, as of a corpus that begins with the split.
     """
 
@@ -151,7 +151,7 @@ class Corpus:
         sentence_tokens: int64 [sentences + 1], offsets of the sentences into tokens.
         document_sentences: int64 [documents + 1], offsets of the documents into sentences.
         counts: int64 [V], occurrences of every token in the train split.
-        digest: of the ids and boundaries.
+        digest: digest of the ids and boundaries.
         folder: where it is stored, for messages.
         first_token: where its first token is in the split, for a shard of one.
     """

@@ -144,8 +144,8 @@ def load_source_model(folder: str | Path, head: str | None = None, step: int | N
 
     Args:
         folder: the folder or work directory, or `hub:NAME[@REVISION]`.
-        head: of a run with several networks, takes the first one with this head; the main network by default.
-        step: of a run, the checkpoint; the newest by default.
+        head: chooses the first network with this head, in a run with several; by default the main one.
+        step: step of the checkpoint of a run; the newest by default.
 
     Raises:
         UserError: the model is missing, a file is broken, or the tokenizer belongs to another model.

@@ -26,7 +26,7 @@ class TaskObjective(Objective):
     Args:
         config: kind of the task and class weights.
         model: architecture; `num_labels` is that of the task.
-        vocabulary: of the model's tokenizer.
+        vocabulary: vocabulary of the model's tokenizer.
 
     Raises:
         UserError: there is not one class weight per label.

@@ -40,7 +40,7 @@ class Generator:
         model: an encoder-decoder, or a causal model with the head `mlm`.
         tokenizer: its tokenizer.
         arguments: settings of generation by name.
-        seed: of samples.
+        seed: seed of samples.
         tokens: token slots of a batch, padding and beams included.
 
     Raises:

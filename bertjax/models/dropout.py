@@ -61,7 +61,7 @@ def random_bits(key: Key, shape: tuple[int, ...], batched: bool = False) -> Arra
 
     Args:
         key: PRNG key; rbg draws per shard.
-        shape: of this shard.
+        shape: shape of this shard.
         batched: the first axis is the batch; False = all shards draw the same.
     """
     axis, num_shards = manual_batch_shard() if batched else ("", 1)

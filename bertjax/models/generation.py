@@ -141,7 +141,7 @@ def generate(
         inputs: `input_ids` and `attention_mask` [B, S]; of an encoder-decoder also `token_type_ids` and `position_ids`,
             where they are not zeros and counted; `example_ids` [B], which samples are drawn by instead of the row.
         settings: how tokens are chosen.
-        key: of the samples.
+        key: key of the samples.
 
     Raises:
         UserError: an input is empty, or an id lies outside its table, or the model cannot hold so many tokens.

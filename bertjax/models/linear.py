@@ -74,7 +74,7 @@ def normalize(
         bias: added to every channel [D]; None = nothing.
         centred: subtracts the mean.
         epsilon: added to the variance.
-        dtype: of the result.
+        dtype: type of the result.
     """
     return _normalize_forward(x, scale, bias, centred, epsilon, dtype)[0]
 

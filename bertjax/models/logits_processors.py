@@ -50,9 +50,9 @@ def process_logits(logits: Float[Array, "R V"], history: History, settings: Gene
     """Applies the settings to logits, or to log probabilities, in the order of `transformers`.
 
     Args:
-        logits: of the next token.
+        logits: logits of the next token.
         history: tokens before it.
-        settings: of the search.
+        settings: settings of the search.
     """
     size, rows = logits.shape[-1], jnp.arange(len(logits))[:, None]
     if settings.repetition_penalty != 1.0:

@@ -119,7 +119,7 @@ class Model(nnx.Module):
             encoded: output of `encode`.
             segment_ids, position_ids: as in `types.Batch`.
             positions: tokens to return [B, M]; None = all.
-            key: of the decoder's dropout; None = no dropout.
+            key: key of the decoder's dropout; None = no dropout.
         """
         if self.decoder_positions is not None:
             assert encoded.before_last is not None  # `encode` collects it
@@ -193,7 +193,7 @@ class Model(nnx.Module):
             hidden: last hidden state [B, S, D].
             positions: summary token of each example [B, E].
             segment_ids: example of each token [B, S]; needed for the mean over tokens only.
-            key: of the dropout; None = no dropout.
+            key: key of the dropout; None = no dropout.
         """
         if self.config.pooling == "late":
             return self._summaries(_present(self.sequence_head)(hidden, key), positions, segment_ids)
@@ -264,7 +264,7 @@ def init_params(config: EncoderConfig, heads: tuple[str, ...], key: Key) -> Para
     Args:
         config: architecture and heads.
         heads: names from `HEADS`.
-        key: of the draws.
+        key: key of the draws.
     """
     return nnx.to_pure_dict(nnx.state(Model(config, heads, KeyStream(key))))
 

@@ -66,7 +66,7 @@ def run_two_streams(
     Args:
         encoder: with `attention_position="relative"`.
         input_ids, segment_ids, position_ids, token_type_ids: as in `types.Batch`.
-        key: of the dropout; None = no dropout.
+        key: key of the dropout; None = no dropout.
         visible: True where token i (axis 1) may see token j, in addition to the rules of the config and
             `segment_ids`. Tokens of the content stream always see themselves, targets only where this is True. Fused
             kernels take ranks, no matrix.

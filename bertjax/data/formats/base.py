@@ -44,7 +44,7 @@ class FormatSettings:
 
     Attributes:
         seq_len: tokens per sequence (S), special tokens included.
-        seed: of the random choices and of the order.
+        seed: seed of the random choices and of the order.
         pad_id, cls_id, sep_id: special token ids.
         short_seq_prob: probability of a shorter pair.
         dupe_factor: epochs after which random choices repeat.
@@ -215,7 +215,7 @@ def assemble_sequences(
     Args:
         text: where the tokens are copied from.
         segments: (starts, lengths) int64 [n] of the first segment of every example, then of the second.
-        settings: of the format.
+        settings: settings of the format.
         identities: uint32 [n], ids of the examples.
         epoch: number of the epoch.
         counts: int64 [B], examples of each sequence; None: one.
@@ -264,7 +264,7 @@ def pad_examples(values: np.ndarray, counts: IntArray, settings: FormatSettings)
     Args:
         values: [n], one value per example.
         counts: int64 [B], examples of each sequence.
-        settings: of the format; `max_examples` is E.
+        settings: settings of the format; `max_examples` is E.
 
     Returns:
         [B, E], 0 where there is no example.

@@ -101,7 +101,7 @@ class StreamReader(NamedTuple):
 
         Args:
             start: int64 [n], steps.
-            length: of the search range.
+            length: length of the search range.
             bits: uint64 [n], random bits.
 
         Returns:
