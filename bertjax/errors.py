@@ -13,7 +13,7 @@ _LONGEST_MESSAGE = 2000
 
 
 class UserError(Exception):
-    """Something the user can mend: the command line prints the message as one line and exits with 2."""
+    """Error that the user can fix: the command line prints the message as one line and exits with 2."""
 
     def __str__(self) -> str:
         """Returns one line: the message may quote text of the user's, which is cut where it is long."""

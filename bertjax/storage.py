@@ -75,7 +75,11 @@ def copy_folder(url: str | os.PathLike[str]) -> Path:
 
 
 def filesystem(url: str) -> Any:
-    """Returns the file system of `fsspec` for a URL, which lists a folder again every time."""
+    """Returns the file system of `fsspec` for a URL, which lists a folder again every time.
+
+    Raises:
+        OSError: a package that the protocol needs is not installed.
+    """
     import fsspec
 
     scheme = to_url(url).partition(":")[0]

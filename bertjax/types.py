@@ -5,7 +5,7 @@ Axis letters, the same in every signature of the project:
     B  sequences of a batch       S  tokens of a sequence     E  most examples packed in a sequence
     D  hidden size                N  attention heads          H  head size (D = N * H)
     F  feed-forward size          L  layers                   V  vocabulary (padded inside training)
-    M  masked positions of a row  T  tokens of a target sequence
+    M  masked positions per sequence T  tokens of a target sequence
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def contestants(theirs: Any, ours: Any, ids: np.ndarray, settings: dict[str, Any
         theirs: model of `transformers`.
         ours: the same model.
         ids: prompts or sources.
-        settings: of generation.
+        settings: settings of generation.
     """
     tensor = torch.tensor(ids)
     return {

@@ -89,6 +89,9 @@ PROTOCOL |= {"compute_metrics", "make_features", "records"}
 
 OPENING = re.compile(r"(What|How|Where|Whether|Which|Of|Who|Whose|Why|When|By|Those|The same|As|If|Is|Are)\b")
 
+GENITIVE = re.compile(r"^ *[*a-z_, ]+: (?:Of|of) (?!which)", re.MULTILINE)
+"""A description of an argument without its noun: `seed: of the samples`."""
+
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Yields line and text of every comment and string of a Python file, or the lines of a page.
@@ -189,6 +192,16 @@ def test_names_use_the_words_of_the_field() -> None:
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     docstrings = [(path, line, text) for path in CODE for line, text in definitions(path).docstrings]
     refused = [f"{name_of(path)}:{line}: {text[:60]}" for path, line, text in docstrings if OPENING.match(text)]
+    assert not refused, "\n".join(refused)
+
+
+def test_descriptions_of_arguments_begin_with_a_noun() -> None:
+    docstrings = [(path, line, text) for path in CODE for line, text in definitions(path).docstrings]
+    refused = [
+        f"{name_of(path)}:{line}: {match[0].strip()}"
+        for path, line, text in docstrings
+        for match in GENITIVE.finditer(text.partition("\nArgs:\n")[2])
+    ]
     assert not refused, "\n".join(refused)
 
 

@@ -53,6 +53,7 @@ class Collective(NamedTuple):
 
     @property
     def group_size(self) -> int | None:
+        """Size of the largest group of devices; None if the groups are unknown."""
         return None if self.groups is None else max(map(len, self.groups), default=1)
 
 
@@ -63,7 +64,7 @@ def find_collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[C
     Groups of one device are left out.
 
     Args:
-        text: of the compiled program.
+        text: text of the compiled program.
         mesh: sizes of the mesh axes, in order.
     """
     program = parse_hlo(text)

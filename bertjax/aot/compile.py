@@ -57,6 +57,7 @@ class CompiledStep:
     custom_calls: Counter[str]
 
     def find_collectives(self) -> list[Collective]:
+        """Returns the collectives of the compiled step, with the axes of the mesh that they cross."""
         return find_collectives(self.text, dict(self.exp.mesh.shape))
 
 
@@ -65,7 +66,7 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
 
     Args:
         cfg: a checked config.
-        devices: of `aot.topology`, or real ones.
+        devices: devices of `aot.topology`, or real ones.
 
     Raises:
         UserError: the step does not fit the devices' memory, or the objective needs a model from the disk.

@@ -103,7 +103,7 @@ def collective_seconds(collectives: list[Collective], chip: ChipSpec | GpuSpec) 
     GPUs of several hosts are treated as if NVLink joined them: between hosts expect a multiple of this.
 
     Args:
-        collectives: of the program.
+        collectives: collectives of the program.
         chip: data sheet of its chips.
     """
     total = 0.0

@@ -196,7 +196,7 @@ def generate(
     Args:
         model: A run, a folder, `hub:NAME`, or a loaded model.
         inputs: The texts.
-        seed: Of samples; a sample depends on it and on the index of its text.
+        seed: Seed of samples; a sample depends on it and on the index of its text.
         batch_tokens: Tokens per batch; fewer need less memory.
         **settings: Settings of generation, named as in `transformers`: `max_new_tokens`, `num_beams`, `do_sample`, ...
 
@@ -305,7 +305,7 @@ def _open(source: ModelSource, head: str | None = None) -> _Opened:
 
     Args:
         source: what the API takes as a model.
-        head: of a run with several networks, takes the first one with this head.
+        head: chooses the first network with this head, in a run with several.
     """
     if isinstance(source, PretrainedModel):
         with tokenizer_folder(source.tokenizer_files, source.module_files) as folder:
@@ -339,7 +339,11 @@ def _open_generative(model: ModelSource | PretrainedEncoderDecoder) -> Generativ
 
 @contextlib.contextmanager
 def tokenizer_folder(files: Mapping[str, bytes], others: Mapping[str, bytes] | None = None) -> Iterator[Path]:
-    """Yields a folder with the tokenizer's files of a loaded model, and others."""
+    """Yields a folder with the tokenizer's files of a loaded model, and others.
+
+    Raises:
+        UserError: The model has no tokenizer.
+    """
     if not files:
         raise UserError("the model has no tokenizer; load it from a folder that holds one")
     with tempfile.TemporaryDirectory() as name:

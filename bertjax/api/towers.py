@@ -27,7 +27,7 @@ def from_encoders(
         encoder: A run, a folder, `hub:NAME`, or a loaded model.
         decoder: What the decoder starts as; None: the encoder, too (bert2bert).
         sharing: What both share: none, embeddings or all (roberta-shared).
-        seed: Of the fresh parameters.
+        seed: Seed of the fresh parameters.
 
     Raises:
         UserError: A model cannot be read, is not a single network, has another tokenizer, or cannot share.

@@ -106,13 +106,21 @@ class BertjaxRunner:
             yield from split_examples(batch)
 
     def close(self) -> None:
+        """Closes the pipeline and the timer."""
         with contextlib.suppress(Exception):
             self._pipeline.close()
         self._timer.close()
 
 
 def split_examples(batch: Batch) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the packed examples of a batch: `input_ids`, `token_type_ids` and, if present, `pair_labels`."""
+    """Yields the packed examples of a batch.
+
+    Args:
+        batch: `input_ids`, `segment_ids`, `token_type_ids` [B, S] and, optionally, `pair_labels` [B, E].
+
+    Yields:
+        `input_ids` and `token_type_ids` [tokens of the example] and, if present, `pair_labels` [].
+    """
     for row, segments in enumerate(batch["segment_ids"]):
         for number in range(1, int(segments.max(initial=0)) + 1):
             tokens = segments == number

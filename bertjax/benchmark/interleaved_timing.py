@@ -22,26 +22,32 @@ class TimedRun(NamedTuple):
 
     @property
     def seconds_per_step(self) -> float:
+        """Mean seconds per step."""
         return self.seconds / self.steps
 
     @property
     def tokens_per_second(self) -> float:
+        """Tokens per second, padding not counted."""
         return self.real_tokens / self.seconds
 
 
 class Runner(Protocol):
     """A trainer that is timed."""
 
-    def run(self, steps: int) -> TimedRun: ...
+    def run(self, steps: int) -> TimedRun:
+        """Trains `steps` steps and returns their time."""
 
 
 class MedianRange(NamedTuple):
+    """Median, lowest and highest of the values."""
+
     median: float
     low: float
     high: float
 
 
 def median_range(values: Sequence[float]) -> MedianRange:
+    """Returns the median and the range of at least one value."""
     return MedianRange(statistics.median(values), min(values), max(values))
 
 

@@ -93,7 +93,7 @@ def torch_metrics(
     Args:
         process: the baseline.
         trials: the modes that it tried.
-        runs: of bertjax.
+        runs: runs of bertjax.
         baseline: runs of the baseline, interleaved with `runs`.
     """
     return _run_metrics(baseline) | {

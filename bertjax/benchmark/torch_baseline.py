@@ -54,6 +54,7 @@ class TrialResult(NamedTuple):
 
 
 def fastest_trial(trials: Sequence[TrialResult]) -> TrialResult:
+    """Returns the trial with the fewest seconds."""
     return min(trials, key=lambda trial: trial.seconds)
 
 
@@ -61,8 +62,8 @@ class TorchBaseline:
     """Trains a `transformers` model from an exported folder on the examples that it is fed.
 
     Args:
-        folder: of `save_pretrained`, with a tokenizer.
-        auto_class: of `transformers`, such as `AutoModelForMaskedLM`.
+        folder: export of `save_pretrained` with a tokenizer.
+        auto_class: class of `transformers`, such as `AutoModelForMaskedLM`.
         config: training parameters.
 
     Raises:

@@ -33,7 +33,7 @@ class TorchProcess:
 
     Args:
         folder: exported model and tokenizer.
-        auto_class: of `transformers`.
+        auto_class: class of `transformers`.
         examples: training examples, taken as the baseline needs them.
         config: training parameters.
     """
@@ -62,6 +62,7 @@ class TorchProcess:
         return TrialResult(mode, seconds, error)
 
     def run(self, steps: int) -> TimedRun:
+        """Trains `steps` steps in the process and returns their time."""
         return TimedRun(*self._call("run", steps, steps))
 
     def _call(self, name: str, steps: int, argument: Any) -> Any:
@@ -90,6 +91,7 @@ class TorchProcess:
         raise UserError(f"--baseline hf: its process ended (exit code {code}); is there memory for both?")
 
     def close(self) -> None:
+        """Ends the process."""
         self._process.kill()
         self._process.communicate()
 

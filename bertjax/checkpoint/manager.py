@@ -315,7 +315,7 @@ class Checkpoints:
             self._store.fetch(self._stored_name(step), [MANIFEST])
             self._store.fetch(self._stored_name(step), read_manifest(folder)["files"])
         except DamagedCheckpointError:
-            return  # whoever reads it says so
+            return  # its reader reports the damage
         except OSError as error:
             raise UserError(
                 f"the checkpoint of step {step} cannot be read from {self._store.url}: {error.strerror or error}"

@@ -22,7 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints memory, FLOPs and collectives of the last phase of a run on a TPU slice, GPUs or virtual devices."""
+    """Prints memory, FLOPs and collectives of the last phase of a run on a TPU slice, GPUs or virtual devices.
+
+    Raises:
+        UserError: neither devices nor a topology are chosen, or the folder of `--out` does not exist.
+    """
     cfg, out = options.config, options.out
     if (options.topology is None) == (options.devices is None):
         raise UserError("set --topology, such as v5e-16 or h100:1x8, or --devices N for N virtual CPU devices")

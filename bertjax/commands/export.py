@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Exports, and uploads with `--push-to-hub`."""
+    """Exports, and uploads with `--push-to-hub`.
+
+    Raises:
+        UserError: flags contradict each other.
+    """
     if (options.pooling or options.max_length is not None) and not options.sentence_transformers:
         raise UserError("--pooling and --max-length need --sentence-transformers")
     if options.public and not options.push_to_hub:

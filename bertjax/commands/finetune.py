@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Finetunes once, or once per seed and grid point, or estimates the cost with `--config.dry_run=true`."""
+    """Finetunes once, or once per seed and grid point, or estimates the cost with `--config.dry_run=true`.
+
+    Raises:
+        UserError: `--seeds` is not a list of whole numbers.
+    """
     cfg, workdir = options.config, options.workdir
     if cfg.dry_run:
         from bertjax.experiment.dry_run import dry_run_task

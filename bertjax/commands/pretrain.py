@@ -19,7 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, or estimates the cost of the run with `--config.dry_run=true`."""
+    """Trains, or estimates the cost of the run with `--config.dry_run=true`.
+
+    Raises:
+        UserError: there is no work directory.
+    """
     cfg, workdir = options.config, options.workdir
     if cfg.dry_run:
         from bertjax.experiment.dry_run import dry_run

@@ -30,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints accuracy and macro-F1."""
+    """Prints accuracy and macro-F1 of a zero-shot or few-shot classification.
+
+    Raises:
+        UserError: `--choices` names a label twice.
+    """
     from bertjax.experiment.score_choices import ChoiceTask, score_choices
 
     choices: dict[str, str] = {}

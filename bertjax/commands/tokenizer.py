@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains or copies the tokenizer into a new folder that bertjax and `transformers` read."""
+    """Trains or copies the tokenizer into a new folder that bertjax and `transformers` read.
+
+    Raises:
+        UserError: the folder of `--out` is not empty.
+    """
     from bertjax.data import tokenizer_from_config
     from bertjax.data.added_words import add_words, read_words, split_words
     from bertjax.io.atomic import write_text

@@ -85,6 +85,7 @@ class MeshConfig(Settings, group="mesh", resume=True):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
+        """Sizes of the axes data, fsdp and tensor; -1 = all other devices."""
         return self.data, self.fsdp, self.tensor
 
     @property

@@ -54,7 +54,7 @@ class FilterConfig(Settings, group="data"):
 
     @property
     def fingerprint(self) -> list[Any]:
-        """Equal for settings that drop the same documents; empty for those that drop none."""
+        """Text that is equal for settings that drop the same documents; empty for those that drop none."""
         scripts = [sorted(set(self.scripts)), float(self.script_share), unicodedata.unidata_version]
         parts: list[Any] = [["duplicates"]] if self.deduplicate else []
         parts += [["near", self.near_duplicates, _near_version()]] if self.near_duplicates is not None else []

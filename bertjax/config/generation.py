@@ -125,7 +125,11 @@ class GenerationConfig(Settings, group="generation"):
         return cls().updated(values)
 
     def updated(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with other values, as `from_json` reads them."""
+        """Returns a copy with other values, as `from_json` reads them.
+
+        Raises:
+            UserError: a setting has a wrong value or is not supported.
+        """
         known = {*settings_of(type(self)), "bad_words_ids"}
         values = {name: value for name, value in values.items() if value is not None}
         refused = [name for name in values.keys() & _NEUTRAL.keys() if values[name] not in _NEUTRAL[name]]

@@ -162,6 +162,7 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
 
     @property
     def num_labels(self) -> int:
+        """Number of labels of the task heads."""
         return len(self.labels)
 
     @property

@@ -138,18 +138,18 @@ class OptimizerConfig(Settings, group="optimizer"):
 
     @property
     def decay_rules(self) -> Rules:
-        """1 where weights decay."""
+        """Parameter rules whose value is 1 where weights decay."""
         return [*((pattern, 0.0) for pattern in self.decay_exclude), (".*", 1.0)]
 
     @property
     def trust_rules(self) -> Rules:
-        """1 where LAMB rescales; parameters without decay are left out (google-research/albert:lamb_optimizer.py)."""
+        """Parameter rules, 1 where LAMB rescales (google-research/albert:lamb_optimizer.py); default: `decay_rules`."""
         excluded = self.decay_exclude if self.trust_exclude is None else self.trust_exclude
         return [*((pattern, 0.0) for pattern in excluded), (".*", 1.0)]
 
     @property
     def muon_rules(self) -> Rules:
-        """1 where Muon trains: the matrices of the layers, unless the config names others."""
+        """Parameter rules, 1 where Muon trains: the matrices of the layers, unless the config names others."""
         included = (r"(.*/)?layers/\d+/.*kernel",) if self.muon_include is None else self.muon_include
         return [*((pattern, 1.0) for pattern in included), (".*", 0.0)]
 

@@ -155,6 +155,7 @@ def cache_folder(cfg: ConfigDict) -> Path:
 
 
 def schedule_config(cfg: ConfigDict) -> ScheduleConfig:
+    """Returns the learning rate schedule of a config."""
     return read_group(cfg, ScheduleConfig, learning_rate=cfg.optimizer.learning_rate, num_steps=cfg.train.num_steps)
 
 
@@ -165,6 +166,7 @@ def schedule_configs(cfg: ConfigDict) -> list[tuple[int, ScheduleConfig]]:
 
 
 def loop_config(cfg: ConfigDict) -> LoopConfig:
+    """Returns the settings of the training loop of a config."""
     return LoopConfig(
         num_steps=cfg.train.num_steps,
         log_interval_steps=cfg.train.log_interval_steps,

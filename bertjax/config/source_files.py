@@ -76,7 +76,11 @@ def _listed_files(source: Source) -> list[str]:
 
 
 def saved_files(where: str) -> list[str]:
-    """Returns the files of a folder of `datasets.save_to_disk`, none where it is another path."""
+    """Returns the files of a folder of `datasets.save_to_disk`, none where it is another path.
+
+    Raises:
+        UserError: the folder has several splits, or a file is missing.
+    """
     folder = local_path(where)
     if is_url(folder) and (glob.has_magic(folder) or folder.lower().endswith(".arrow")):
         return []

@@ -175,7 +175,11 @@ class Source:
 
     @property
     def hub_parts(self) -> HubData:
-        """Parts of a hub source; see `split_hub_name`."""
+        """Name, config and split of a source of the Hub; see `split_hub_name`.
+
+        Raises:
+            UserError: the name has another form.
+        """
         if (parts := split_hub_name(self.where)) is None:
             raise self.error("write hub:NAME[:CONFIG[:SPLIT]], NAME as owner/name, CONFIG or data_files=PATTERN")
         return parts
@@ -251,7 +255,11 @@ def expand_lists(texts: Iterable[str], key: str = "data.sources") -> list[str]:
 
 
 def read_list(text: str, key: str = "data.sources") -> list[str]:
-    """Returns the sources of one `@FILE`; see `expand_lists`."""
+    """Returns the sources of one `@FILE`; see `expand_lists`.
+
+    Raises:
+        UserError: the file cannot be read, or names no source.
+    """
     path = local_path(text.removeprefix("@"))
     require_regular_file(path, f"{key}: {text!r}")
     try:

@@ -156,7 +156,11 @@ class LoopConfig:
 
     @functools.cached_property
     def profiled(self) -> range:
-        """The steps to record a trace of, counted from 1; empty: none."""
+        """The steps to record a trace of, counted from 1; empty: none.
+
+        Raises:
+            UserError: `profile.steps` is not FIRST:LAST.
+        """
         if self.profile_steps is None:
             return range(0)
         match = re.fullmatch(r"(\d+):(\d+)", self.profile_steps)

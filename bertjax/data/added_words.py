@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,7 +140,7 @@ def _grow_json(backend: HuggingFaceBackend, tokenizer: Tokenizer, words: list[_W
     else:
         names = [word.spelled for word in words]
         if tokenizer.kind == "bpe":
-            merges = _join(words, held=model["vocab"].__contains__)
+            merges = _join(words)
             model["merges"] = [*model["merges"], *map(list, merges)]
             names = [token for token in map("".join, merges) if token not in model["vocab"]]
         model["vocab"] |= {name: tokenizer.size + number for number, name in enumerate(dict.fromkeys(names))}
@@ -152,7 +152,7 @@ def _grow_sentencepiece(backend: SentencePieceBackend, tokenizer: Tokenizer, wor
     if tokenizer.kind == "unigram":
         new = [NewToken(word.spelled, _score(word, scores), is_control=False) for word in words]
     else:
-        joined = dict.fromkeys(map("".join, _join(words, held=scores.__contains__)))
+        joined = dict.fromkeys(map("".join, _join(words)))
         order = enumerate((token for token in joined if token not in scores), 1)
         new = [NewToken(token, min(scores.values()) - number, is_control=False) for number, token in order]
     larger = SentencePieceBackend(append_tokens(backend.model, new), tokenizer.spec, backend.fold)
@@ -166,7 +166,7 @@ def _score(word: _Word, scores: dict[str, float]) -> float:
     return min((scores[part] for part in word.parts if scores.get(part, 0.0) < 0.0), default=min(scores.values()))
 
 
-def _join(words: list[_Word], held: Callable[[str], bool]) -> list[tuple[str, str]]:
+def _join(words: list[_Word]) -> list[tuple[str, str]]:
     """Returns merges that join the parts of every word, in their order.
 
     Raises:

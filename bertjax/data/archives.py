@@ -27,6 +27,9 @@ def read_tar(path: str, field: str | None, errors: str, reading: DocumentStats) 
             txt and text.
         errors: `strict` or `replace`.
         reading: Counts, updated.
+
+    Raises:
+        UserError: The archive is damaged, or no member has this ending.
     """
     ending, _, name = (field or "text").partition(".")
     endings = _DEFAULT_ENDINGS if ending == "text" else (f".{ending}",)

@@ -77,10 +77,10 @@ class CorpusSplit:
     """One split of a prepared corpus: its shards, opened on demand.
 
     Attributes:
-        folder: of the split.
+        folder: folder of the split.
         shards: in the order of the documents.
         counts: int64 [V], occurrences of every token in the train split.
-        size: of the split.
+        size: size of the split.
         first_token: 0, as of a corpus that begins with the split.
     """
 
@@ -97,6 +97,7 @@ class CorpusSplit:
 
     @property
     def digest(self) -> str:
+        """SHA-256 of ids and boundaries, the same for any size of shards."""
         return self.size.digest
 
     @property
@@ -150,7 +151,7 @@ class Corpus:
         sentence_tokens: int64 [sentences + 1], offsets of the sentences into tokens.
         document_sentences: int64 [documents + 1], offsets of the documents into sentences.
         counts: int64 [V], occurrences of every token in the train split.
-        digest: of the ids and boundaries.
+        digest: digest of the ids and boundaries.
         folder: where it is stored, for messages.
         first_token: where its first token is in the split, for a shard of one.
     """
@@ -184,14 +185,17 @@ class Corpus:
 
     @property
     def num_documents(self) -> int:
+        """Number of documents."""
         return len(self.document_sentences) - 1
 
     @property
     def num_sentences(self) -> int:
+        """Number of sentences of all documents."""
         return len(self.sentence_tokens) - 1
 
     @property
     def num_tokens(self) -> int:
+        """Number of tokens of all documents, without special tokens."""
         return int(self.sentence_tokens[-1])
 
     @property

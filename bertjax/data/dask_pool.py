@@ -11,7 +11,6 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bertjax.data.sentence_splitter import split_sentences
@@ -94,9 +93,7 @@ class DaskPool:
     def __enter__(self) -> DaskPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

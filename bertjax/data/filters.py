@@ -77,7 +77,7 @@ class EvaluationText:
 
     Attributes:
         num_texts, num_ignored: texts, and those of fewer than 8 words.
-        digest: of the runs.
+        digest: digest of the runs.
     """
 
     RUN, SHORTEST = 13, 8

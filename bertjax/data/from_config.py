@@ -66,6 +66,7 @@ class Prepared:
 
     @property
     def digests(self) -> dict[str, str]:
+        """Digests of the tokenizer, the corpora and the lists of files, by name."""
         corpora = self.training | {f"eval:{name}": corpus for name, corpus in self.held_out.items()}
         named = {name: corpus.digest for name, corpus in corpora.items()}
         return {"tokenizer": self.tokenizer.digest} | named | self.lists

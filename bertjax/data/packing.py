@@ -34,10 +34,12 @@ class PackPlan:
 
     @property
     def num_sequences(self) -> int:
+        """Number of sequences."""
         return len(self.begins) - 1
 
     @property
     def num_bytes(self) -> int:
+        """Memory of the plan in bytes."""
         return self.members.nbytes + self.begins.nbytes
 
     def find(self, sequences: IntArray) -> tuple[IntArray, IntArray]:

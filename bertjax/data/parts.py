@@ -70,7 +70,7 @@ class PartStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits; only the last part is shorter than the others."""
+        """Writes what waits; only the last part is shorter than the others."""
         if not self._waiting:
             return
         encoded = TokenizedDocuments(
@@ -151,14 +151,16 @@ class LockedWorkdir:
 
     @property
     def is_shared(self) -> bool:
+        """True if this process holds the lock of the shared folder; False = it works in a private one."""
         return self._lock is not None
 
     @property
     def folder(self) -> Path:
+        """The folder to work in."""
         return self._shared if self.is_shared else self._private
 
     def remove(self) -> None:
-        """The work is done, or nothing of it is worth keeping."""
+        """Deletes the folder with everything in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> LockedWorkdir:

@@ -21,7 +21,7 @@ class PhasedPipeline:
     """One stream of batches over several phases, with random access.
 
     Args:
-        phases: by increasing `start`; the first starts at 0.
+        phases: phases by increasing `start`; the first starts at 0.
         share: which sequences of the global batches this process prefetches.
     """
 

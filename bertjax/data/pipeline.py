@@ -71,7 +71,7 @@ class Pipeline:
         Args:
             sources: what is mixed; all or none have a weight.
             batch_size: sequences per global batch.
-            seed: of the order of sources.
+            seed: seed of the order of sources.
             vocab_size: number of token ids; special ids are checked now, others when a batch is made.
             mixing: shares that are not the weights or sizes, in an even order; None: these, shuffled.
 

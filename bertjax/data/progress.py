@@ -19,7 +19,7 @@ _SECONDS_BETWEEN_UPDATES = 0.2
 class TokenizingProgress:
     """Reports the progress of preparing a corpus: a bar on a terminal, a line every 15 seconds elsewhere.
 
-    Call it with (documents, bytes of text) done; `reading` tells how much of the source's files was read.
+    Call it with (documents, bytes of text) done; `reading` counts how much of the source's files was read.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Files to documents, one reader for each kind of source; holds one document at a time, whatever the size of the file.
 
 Plain text and JSON lines are read with Python's own files: the text builder of `datasets` copies the whole corpus into
-a cache first, and reports invalid UTF-8 without the file and the line, which is what a user needs to mend it.
+a cache first, and reports invalid UTF-8 without the file and the line, which is what a user needs to fix it.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def checked(value: Any, position: str, field: str | None, errors: str, reading: 
             value.encode()
         except UnicodeEncodeError as error:
             if errors == "strict":
-                advice = "mend the file, or set data.encoding_errors='replace'"
+                advice = "fix the file, or set data.encoding_errors='replace'"
                 raise UserError(f"{position}: half a surrogate pair (invalid Unicode); {advice}") from error
             reading.invalid_lines += 1
             return value.encode(errors="replace").decode()

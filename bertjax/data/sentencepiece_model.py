@@ -39,7 +39,7 @@ class ModelSpec:
 
     Attributes:
         kind: unigram, bpe, word or char.
-        tokens, scores, types: by id.
+        tokens, scores, types: one of each per id.
         table: compiled normalization rules; empty if there are none.
         byte_fallback: unknown characters become their UTF-8 bytes.
         adds_prefix: a space is put before every text.

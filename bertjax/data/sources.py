@@ -16,8 +16,6 @@ from bertjax.errors import UserError
 from bertjax.io.hub import explain_hub_error
 from bertjax.storage import is_url
 
-_BLOCK_BYTES = 1 << 20
-
 
 def iter_documents(source: Source, errors: str = "strict", reading: DocumentStats | None = None) -> Iterator[str]:
     """Yields the non-empty documents of a source in order, one at a time.
@@ -64,6 +62,9 @@ def read_hub(where: str, field: str | None, errors: str, reading: DocumentStats)
         field: Name of the field.
         errors: `strict` or `replace`.
         reading: Counts, updated.
+
+    Raises:
+        UserError: The Hub has no such data, or cannot be reached.
     """
     import datasets
 
@@ -101,18 +102,19 @@ def source_digest(source: Source) -> str:
 
 
 def _file_digest(path: str) -> bytes:
-    digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
+            return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return digest.digest()
 
 
 def hub_digest(where: str) -> bytes:
-    """Returns name, config, split and the revision that the hub reports."""
+    """Returns name, config, split and the revision that the hub reports.
+
+    Raises:
+        UserError: the Hub has no such data, or cannot be reached.
+    """
     import datasets
 
     data = parse_source(f"hub:{where}").hub_parts

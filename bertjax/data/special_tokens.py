@@ -43,6 +43,7 @@ class TokenizerFamily:
 
     @property
     def special(self) -> tuple[str, ...]:
+        """All special tokens."""
         return self.first + self.last + self.sentinels
 
 

@@ -35,6 +35,7 @@ class SplitWriter:
         self._begin_shard()
 
     def add(self, part: SplitPart) -> None:
+        """Adds the documents of a part; a shard ends with the document that reaches `shard_tokens`."""
         ids, sentence_lengths, document_sentences, dropped = part
         self._dropped += dropped
         for hash_, array in zip(self._hashes, (ids, sentence_lengths, document_sentences), strict=True):
@@ -63,6 +64,7 @@ class SplitWriter:
             first = stop
 
     def finish(self) -> SplitSize:
+        """Ends the last shard, writes the list of shards that `datasets` reads, and returns the size of the split."""
         self._end_shard()
         state = json.loads((self._folder / "state.json").read_text())
         state |= {

@@ -24,10 +24,15 @@ class CorpusTokenizer(Protocol):
     """
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of ids."""
+
     @property
-    def digest(self) -> str: ...
-    def encode_flat(self, texts: list[str], /) -> tuple[np.ndarray, np.ndarray]: ...
+    def digest(self) -> str:
+        """Digest of vocabulary and rules."""
+
+    def encode_flat(self, texts: list[str], /) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the number of tokens of each text, int64 [n], and all ids end to end, int32 [total]."""
 
 
 class TokenizedDocuments(NamedTuple):

@@ -88,7 +88,7 @@ class Tokenizer:
         return list(self.backend.marked.encode(text).ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns readable text, special tokens included."""
+        """Returns the text of ids [tokens], special tokens included."""
         return self.backend.marked.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def decode_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -97,6 +97,7 @@ class Tokenizer:
 
     @functools.cached_property
     def digest(self) -> str:
+        """SHA-256 of the canonical files and of the version of the rules."""
         total = hashlib.sha256(self.backend.rules_version)
         for name, content in sorted(self.files().items()):
             total.update(name.encode() + b"\0" + hashlib.sha256(content).digest())

@@ -70,15 +70,19 @@ class HuggingFaceBackend:
         return token_list
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of every text, int32 [tokens], without special tokens."""
         return [np.array(ids, np.int32) for ids in self.lists(texts)]
 
     def encode_flat(self, texts: Sequence[str]) -> FlatTokens:
+        """Returns the number of tokens of each text, int64 [n], and all ids end to end, int32 [total]."""
         return flatten_ids(self.lists(texts)) if self._memo is None else self._memo.encode(texts)
 
     def lists(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of every text, without special tokens."""
         return [encoding.ids for encoding in self.library.encode_batch_fast(texts, add_special_tokens=False)]
 
     def located(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Returns the ids of every text, and the characters [begin, end) that each of them stands for."""
         return [
             (results.ids, results.offsets) for results in self.library.encode_batch(texts, add_special_tokens=False)
         ]
@@ -172,9 +176,11 @@ class SentencePieceBackend:
 
     @property
     def tokens(self) -> list[str]:
+        """All tokens by id."""
         return list(self.spec.tokens)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of every text, int32 [tokens], without special tokens."""
         if self.fold:
             normalizer = _folding()
             texts = [normalizer.normalize_str(text) for text in texts]
@@ -194,6 +200,7 @@ class SentencePieceBackend:
         return [np.array(ids, np.int32) for ids in results]
 
     def encode_flat(self, texts: Sequence[str]) -> FlatTokens:
+        """Returns the number of tokens of each text, int64 [n], and all ids end to end, int32 [total]."""
         results = self.encode(texts)
         lengths = np.fromiter(map(len, results), np.int64, len(results))
         return lengths, np.concatenate(results) if results else np.zeros(0, np.int32)
@@ -226,6 +233,7 @@ class SentencePieceBackend:
 
     @property
     def unk_token(self) -> str | None:
+        """The token of unknown characters."""
         return self.tokens[self.library.unk_id()]
 
     def completed(self, family: TokenizerFamily) -> SentencePieceBackend:
@@ -235,6 +243,7 @@ class SentencePieceBackend:
         return SentencePieceBackend(append_tokens(self.model, [NewToken(token) for token in absent]), family, self.fold)
 
     def files(self, family: TokenizerFamily) -> dict[str, bytes]:
+        """Returns the sentencepiece model under the name that the family gives it."""
         return {family.sentencepiece_file: self.model}
 
     def exported_files(self, family: TokenizerFamily) -> dict[str, bytes]:
@@ -316,6 +325,7 @@ def wordpiece_backend(token_list: list[str], family: TokenizerFamily, lowercase:
 
 
 def bert_pipeline(tokenizer: Any, lowercase: bool) -> None:
+    """Sets the normalizer and the splitting into words of BERT's tokenizer; `lowercase` also strips accents."""
     from tokenizers import normalizers, pre_tokenizers
 
     tokenizer.normalizer = normalizers.BertNormalizer(

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,32 +41,44 @@ _TEXT_VERSION = 3
 def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:
     """The tokenizer that the config names, trained on its training documents when no trained one is cached."""
     from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
-    from bertjax.data.tokenizer_training import train_tokenizer
 
     require_pretraining(cfg)
     data, folder = cfg.data, tokenizer_folder(cfg)
     if folder is None:
-        bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
-        tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
-        return complete_tokenizer(tokenizer, cfg, say)
+        return complete_tokenizer(read_tokenizer(data), cfg, say)
     url = stored_url(cfg, "tokenizers", folder.name)
     is_stored = url is not None and fetch_folder(url, folder, "bertjax_tokenizer.json")
     if not folder.exists():
         say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")
-        tokenizer = train_tokenizer(
-            training_documents(cfg),
-            model=data.tokenizer,
-            family=data.tokenizer_family,
-            vocab_size=data.vocab_size,
-            lowercase=data.lowercase,
-            token_pattern=data.token_pattern,
-        )
+        tokenizer = train_from_config(data, training_documents(cfg))
         if tokenizer.size < data.vocab_size:
             say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} tokens")
         save_tokenizer(tokenizer, folder)
     if url is not None and not is_stored:
         publish_folder(url, folder, "bertjax_tokenizer.json")
     return complete_tokenizer(load_tokenizer(folder), cfg, say)
+
+
+def read_tokenizer(data: ConfigDict) -> Tokenizer:
+    """Loads the tokenizer of the folder, file or name on the Hub that `data.tokenizer` is."""
+    from bertjax.data.tokenizer_io import load_tokenizer
+
+    bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
+    return load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
+
+
+def train_from_config(data: ConfigDict, documents: Iterable[str]) -> Tokenizer:
+    """Trains the tokenizer that the group `data` of a config describes."""
+    from bertjax.data.tokenizer_training import train_tokenizer
+
+    return train_tokenizer(
+        documents,
+        model=data.tokenizer,
+        family=data.tokenizer_family,
+        vocab_size=data.vocab_size,
+        lowercase=data.lowercase,
+        token_pattern=data.token_pattern,
+    )
 
 
 def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:

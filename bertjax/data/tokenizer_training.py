@@ -259,6 +259,9 @@ def train_wordlevel(
         lowercase: Lower-case and strip accents.
         pattern: Regular expression of a word; None = everything between two spaces.
         keep_spaces: Spaces are text, too.
+
+    Raises:
+        UserError: `pattern` is not a regular expression.
     """
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers

@@ -22,9 +22,12 @@ class NamedSource(Protocol):
     """Source as named in messages."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the source in messages."""
+
     @property
-    def corpus(self) -> Corpus | CorpusSplit | None: ...
+    def corpus(self) -> Corpus | CorpusSplit | None:
+        """Its corpus, to name the document of a wrong id; None if it has none."""
 
 
 def id_limits(settings: FormatSettings, vocab_size: int) -> dict[str, int]:

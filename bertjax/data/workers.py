@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -58,6 +57,7 @@ class WorkerPool:
 
     @property
     def process_ids(self) -> list[int]:
+        """Ids of the processes."""
         return [process.pid for process in self._all]
 
     def map(self, lists: Iterable[list[str]]) -> Iterator[TokenizedDocuments]:
@@ -86,7 +86,7 @@ class WorkerPool:
             self._idle.put(process)
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """Ends the processes, whatever they are doing."""
         for process in self._all:
             process.kill()
         for process in self._all:
@@ -101,9 +101,7 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -144,5 +144,6 @@ def _write_lines(file: IO[bytes], records: Sequence[dict[str, Any]], vectors: np
 
 
 def describe_pooling(pooling: Pooling) -> str:
+    """Returns the pooling in words."""
     what = "the mean of the tokens" if pooling.mode == "mean" else "the summary token"
     return what + (", scaled to length one" if pooling.normalize else "")

@@ -23,7 +23,7 @@ from bertjax.types import Sum
 def require_best_metric(cfg: ConfigDict) -> None:
     """Raises `UserError` if an evaluation of pretraining has no metric `checkpoint.best_metric`.
 
-    With a teacher, whose folder is read later, the first evaluation tells.
+    With a teacher, whose folder is read later, nothing is checked here but at the first evaluation.
     """
     name = cfg.checkpoint.best_metric
     if name is None or objective_class(cfg.objective.name).uses_teacher:

@@ -122,6 +122,9 @@ def export_params(
         network: name of the network to export; the main one by default.
         num_examples: labelled examples of every split of a task, for the model card.
         **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
+
+    Raises:
+        UserError: an encoder-decoder has `pooling`; or as `save_pretrained`.
     """
     # The metrics of the last step are not those of averaged weights.
     metrics = {} if len(averaged) > 1 else metrics_at(workdir, step)

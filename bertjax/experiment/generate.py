@@ -40,7 +40,7 @@ def generate(
         out: a .jsonl file, which appears when it is complete, or "-" for standard output.
         text_column: field of the text in .jsonl.
         arguments: settings of generation by name.
-        seed: of samples.
+        seed: seed of samples.
         tokens: tokens per batch.
 
     Raises:

@@ -72,7 +72,7 @@ def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: Encode
 
 
 def layer_sources(old: int, new: int, how: str) -> np.ndarray:
-    """Returns, for every new layer, the old layer that it copies.
+    """Returns, for every new layer, the old layer that it copies, int64 [new].
 
     Args:
         old: layers of the source.
@@ -84,7 +84,7 @@ def layer_sources(old: int, new: int, how: str) -> np.ndarray:
 
 
 def tiled_sources(old: int, new: int, unit: int = 1) -> np.ndarray:
-    """Returns, for every new index of an axis, the old index that it copies: centred, wrapping around.
+    """Returns, for every new index of an axis, the old index that it copies, int64 [new]: centred, wrapping around.
 
     Args:
         old: size of the axis in the source.

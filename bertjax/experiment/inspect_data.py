@@ -147,7 +147,11 @@ def _heading(batch: dict[str, Any], row: int, example: int) -> str:
 
 
 def write_arrays(out: Path, batches: list[dict[str, np.ndarray]]) -> None:
-    """Writes an npz with all arrays of the batches, concatenated."""
+    """Writes an npz with all arrays of the batches, concatenated along their first axis.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     arrays = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

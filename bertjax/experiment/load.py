@@ -144,8 +144,8 @@ def load_source_model(folder: str | Path, head: str | None = None, step: int | N
 
     Args:
         folder: the folder or work directory, or `hub:NAME[@REVISION]`.
-        head: of a run with several networks, takes the first one with this head; the main network by default.
-        step: of a run, the checkpoint; the newest by default.
+        head: chooses the first network with this head, in a run with several; by default the main one.
+        step: step of the checkpoint of a run; the newest by default.
 
     Raises:
         UserError: the model is missing, a file is broken, or the tokenizer belongs to another model.
@@ -263,18 +263,14 @@ class Generative(NamedTuple):
     tokenizer: Tokenizer
 
 
-def load_generative(folder: Path, step: int | None = None, head: str | None = "mlm") -> Generative:
-    """Loads a causal model (by `head` another network), or both towers; errors are those of `load_source_model`.
-
-    Args:
-        folder, step, head: as in `load_source_model`.
-    """
+def load_generative(folder: Path, head: str | None = "mlm") -> Generative:
+    """Loads a causal model (by `head` another network), or both towers; errors are those of `load_source_model`."""
     folder = require_model(folder)
     if not (folder / "checkpoints").is_dir():
         platform.start_backend()
         platform.enable_compile_cache(base_config())
         return Generative(load_pretrained(folder), load_tokenizer(folder))
-    run = load_run(folder, step)
+    run = load_run(folder)
     both = run.experiment.objective.encoder_decoder
     if both is None:
         return Generative(*_to_device(_of_run(run, head))[:2])

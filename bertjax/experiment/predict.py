@@ -197,7 +197,14 @@ def _input(inputs: PredictInputs, index: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_output(out: str) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Yields a function that writes a record; a file appears when it is complete."""
+    """Yields a function that writes a record; a file appears when it is complete.
+
+    Args:
+        out: the file; "-" = standard output.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     if out == STDIN:
         yield lambda record: sys.stdout.write(_line(record))
         return

@@ -140,7 +140,7 @@ def score_choices(
         task: template and choices.
         train: labelled examples that prompts begin with; None: none.
         shots: number of them.
-        seed: of their choice.
+        seed: seed of their choice.
         out: a .jsonl file; "-": standard output; None: none.
         tokens: tokens per batch.
 
@@ -177,7 +177,7 @@ def draw_examples(examples: _Examples, count: int, seed: int) -> list[tuple[dict
     Args:
         examples: labelled examples.
         count: number of examples.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Raises:
         UserError: there are fewer examples.

@@ -111,7 +111,11 @@ def _with_settings(cfg: ConfigDict, settings: Sequence[tuple[str, Any]]) -> Conf
 
 
 def grid_points(grid: Sequence[str]) -> Iterator[SweepPoint]:
-    """Yields all combinations of `KEY=VALUE,VALUE,...` texts; one point without settings for an empty grid."""
+    """Yields all combinations of `KEY=VALUE,VALUE,...` texts; one point without settings for an empty grid.
+
+    Raises:
+        UserError: a text has another form, or two name one key.
+    """
     axes = []
     for text in grid:
         key, _, joined = text.partition("=")

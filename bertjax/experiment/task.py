@@ -25,8 +25,7 @@ from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.tokenizer_io import load_tokenizer
-from bertjax.data.tokenizer_training import train_tokenizer
+from bertjax.data.tokenizer_from_config import read_tokenizer, train_from_config
 from bertjax.errors import UserError
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
@@ -159,18 +158,10 @@ def _tokenizer(cfg: ConfigDict, read: Callable[[], Examples], has_targets: bool)
     """Returns the tokenizer of `data.tokenizer`, trained on the texts of the training examples if it is a model."""
     data = cfg.data
     if data.tokenizer not in TOKENIZER_MODELS:
-        bare = data.tokenizer.endswith((".txt", ".model"))
-        tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
+        tokenizer = read_tokenizer(data)
     else:
         print(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens on the examples of task.train")
-        tokenizer = train_tokenizer(
-            read().all_texts(has_targets),
-            model=data.tokenizer,
-            family=data.tokenizer_family,
-            vocab_size=data.vocab_size,
-            lowercase=data.lowercase,
-            token_pattern=data.token_pattern,
-        )
+        tokenizer = train_from_config(data, read().all_texts(has_targets))
     return tokenizer.complete(("pad", "cls", "sep"))
 
 

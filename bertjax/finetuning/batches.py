@@ -195,7 +195,7 @@ class TaskBatches:
         return (np.array([self.num_sequences_at(step) for step in steps])[:, None] * lengths).sum(axis=0)
 
     def window_numbers(self, cursor: int) -> np.ndarray:
-        """Returns int32, the indices of the windows of batch `cursor`, in order."""
+        """Returns the indices of the windows of batch `cursor`, in order, int32 [windows]."""
         return self._windows(cursor)[0]
 
     def _windows(self, cursor: int) -> tuple[np.ndarray, np.ndarray]:

@@ -129,8 +129,8 @@ def require_tokens(offsets: np.ndarray, example: np.ndarray, locations: Sequence
     """Raises `UserError` if a window is empty: an empty text in a family without special tokens (GPT-2).
 
     Args:
-        offsets: `Features.offsets`.
-        example: `Features.example`.
+        offsets: `Features.offsets` [windows + 1].
+        example: `Features.example` [windows].
         locations: where the examples were read.
     """
     empty = np.flatnonzero(np.diff(offsets) == 0)

@@ -86,7 +86,7 @@ class TaskMethods:
         return np.bincount(labels[labels >= 0], minlength=num_labels)
 
     def count(self, batch: Batch, class_weights: np.ndarray) -> Array:
-        """Returns the denominator of the loss of a batch, known without a forward pass: the number of examples."""
+        """Returns the denominator of the loss of a batch [], without a forward pass: the number of examples."""
         return batch["example_weights"].sum()
 
     def loss(self, scores: Array, batch: Batch, class_weights: np.ndarray) -> dict[str, Sum]:
@@ -135,7 +135,7 @@ class TaskMethods:
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Returns the softmax over the last axis, in float64."""
+    """Returns the softmax of scores [..., K] over the last axis, in float64."""
     powers = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
@@ -146,7 +146,7 @@ def rounded(probability: float) -> float:
 
 
 def label_weights(labels: Array, class_weights: np.ndarray) -> Array:
-    """Returns the class weight of each label, 0 for -1 (no label)."""
+    """Returns the class weight of each label [...], 0 for -1 (no label); `class_weights` [K] holds those of classes."""
     weights = jnp.asarray(class_weights)[jnp.maximum(labels, 0)]
     return jnp.where(labels >= 0, weights, 0.0)
 

@@ -26,7 +26,7 @@ class TaskObjective(Objective):
     Args:
         config: kind of the task and class weights.
         model: architecture; `num_labels` is that of the task.
-        vocabulary: of the model's tokenizer.
+        vocabulary: vocabulary of the model's tokenizer.
 
     Raises:
         UserError: there is not one class weight per label.
@@ -84,6 +84,6 @@ class TaskObjective(Objective):
 
     @jax.named_scope("head")
     def sums(self, scores: Array, batch: Batch) -> dict[str, Sum]:
-        """Returns the sums of the loss and of further metrics, from the result of `scores`."""
+        """Returns the scalar sums of the loss and of further metrics, from the result of `scores`."""
         name, sums = self.config.spec.name, self.methods.loss(scores, batch, self._class_weights)
         return {name if each == "loss" else f"{name}_{each}": value for each, value in sums.items()}

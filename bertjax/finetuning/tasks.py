@@ -198,7 +198,7 @@ class QuestionAnswering(TaskMethods):
         return qa_data(config, examples, tokenizer, labels, training)
 
     def loss(self, scores: Array, batch: Batch, class_weights: np.ndarray) -> dict[str, Sum]:
-        """Sums the mean cross-entropy of start and end among the tokens of each window. Args: as in the base class."""
+        """Sums the mean cross-entropy of start and end among the tokens of each window; `scores` [B, S, 2]."""
         weights = batch["example_weights"]
         examples = jnp.arange(1, weights.shape[1] + 1, dtype=jnp.int32)
         in_window = batch["segment_ids"][:, None, :] == examples[None, :, None]  # [B, E, S]

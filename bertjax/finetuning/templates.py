@@ -126,7 +126,7 @@ class TokenRanges:
 
     @classmethod
     def of(cls, lengths: IntArray, ids: np.ndarray) -> TokenRanges:
-        """Returns the whole texts of a result of `encode_texts`."""
+        """Returns the whole texts of a result of `encode_texts`: token counts [n] and ids [total]."""
         return cls(ids, ends_of(lengths)[:-1], lengths)
 
     def truncate(self, lengths: IntArray) -> TokenRanges:

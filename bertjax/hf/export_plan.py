@@ -37,7 +37,7 @@ class ExportPlan:
         stored_heads: heads in model.safetensors.
         sidecar_paths: paths of the parameters in bertjax.safetensors.
         sidecar_fields: fields of the config that only bertjax.json holds.
-        dtype: of the weights.
+        dtype: type of the weights.
         unsupported: what made the native format necessary: fields, or the family's reason.
     """
 
@@ -131,7 +131,7 @@ def plan_export(config: EncoderConfig, heads: tuple[str, ...], dtype: str = "flo
     Args:
         config: the model.
         heads: its heads.
-        dtype: of the weights.
+        dtype: type of the weights.
     """
     return dataclasses.replace(_plan(config, heads), dtype=dtype)
 

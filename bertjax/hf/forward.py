@@ -53,7 +53,7 @@ class ModelOutput(NamedTuple):
 
     @property
     def logits(self) -> Array | None:
-        """The logits that the model's class in `transformers` calls `logits`."""
+        """The logits that the model's class in `transformers` calls `logits`; shapes as in the fields."""
         candidates = (self.sequence_logits, self.token_logits, self.mlm_logits, self.rtd_logits)
         return next((logits for logits in candidates if logits is not None), None)
 

@@ -66,8 +66,8 @@ def generate_ids(
         params: parameters of the model.
         config: the model.
         inputs: as in `models.generation.generate`.
-        settings: of generation.
-        seed: of samples.
+        settings: settings of generation.
+        seed: seed of samples.
     """
     result = generate(params, config, inputs, settings, jax.random.key(seed))
     new = result.sequences.reshape(-1, result.sequences.shape[-1])

@@ -70,8 +70,8 @@ class PretrainedModel(ModelWeights):
         Args:
             input_ids: prompts [B, S], padded on either side.
             attention_mask: [B, S], 1 = real token; None = all tokens are real.
-            seed: of samples.
-            **settings: of `GenerationConfig`, named as in `transformers`; defaults are in generation_config.json.
+            seed: seed of samples.
+            **settings: fields of `GenerationConfig`, by default those of generation_config.json.
 
         Returns:
             Prompts with their continuations, and padding; `num_return_sequences` of each prompt one after the other.

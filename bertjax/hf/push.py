@@ -25,11 +25,20 @@ _NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|\d+_[A-Za-z]+/(config
 class HubApi(Protocol):
     """The methods of `huggingface_hub.HfApi` that are used."""
 
-    def whoami(self) -> dict[str, Any]: ...
+    def whoami(self) -> dict[str, Any]:
+        """Returns the account that is logged in, with its organisations."""
 
-    def repo_exists(self, repo_id: str) -> bool: ...
+    def repo_exists(self, repo_id: str) -> bool:
+        """Returns whether a repository exists."""
 
-    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any: ...
+    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any:
+        """Creates a repository.
+
+        Args:
+            repo_id: `namespace/name`.
+            private: Whether only its owner sees it.
+            exist_ok: Whether an existing one is accepted.
+        """
 
     def upload_folder(
         self,
@@ -39,7 +48,16 @@ class HubApi(Protocol):
         commit_message: str,
         allow_patterns: list[str],
         delete_patterns: list[str] | None,
-    ) -> Any: ...
+    ) -> Any:
+        """Uploads files of a folder in one commit.
+
+        Args:
+            repo_id: `namespace/name`.
+            folder_path: The folder.
+            commit_message: First line of the commit.
+            allow_patterns: Names of files to upload.
+            delete_patterns: Names of files to delete from the repository, those that are uploaded excepted.
+        """
 
 
 def check_repository(repo: str, *, overwrite: bool = False, api: HubApi | None = None) -> bool:

@@ -85,7 +85,7 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
 
     Args:
         folder: the folder of the model.
-        architecture: its class, for the message that tells how to convert pickled weights.
+        architecture: its class, for the message about converting pickled weights.
 
     Returns:
         (tensors by name, the file to name in errors).
@@ -107,7 +107,7 @@ def require_safetensors(files: Collection[str], where: str, architecture: str = 
     Args:
         files: names of its files.
         where: its folder or name, for messages.
-        architecture: its class, for the message that tells how to convert pickled weights.
+        architecture: its class, for the message about converting pickled weights.
 
     Raises:
         UserError: there are only pickled weights, or none.
@@ -212,7 +212,11 @@ def _read_shards(folder: Path) -> Tensors:
 
 
 def read_safetensors(folder: Path, name: str) -> Tensors:
-    """Returns all tensors of a file, floats as float32; others are left to `KeyMap.canonicalize` to ignore by name."""
+    """Returns all tensors of a file, floats as float32; others are left to `KeyMap.canonicalize` to ignore by name.
+
+    Raises:
+        UserError: the file is damaged, or holds numbers of a type that is not supported.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = resolve_inside(folder, name)

@@ -43,11 +43,14 @@ log = logging.getLogger(__name__)
 class ExportableTokenizer(Protocol):
     """A tokenizer in memory: its Hugging Face files, and ids to compare them with."""
 
-    def huggingface_files(self, max_length: int) -> dict[str, bytes]: ...
+    def huggingface_files(self, max_length: int) -> dict[str, bytes]:
+        """Returns the files of the tokenizer by name, for texts of at most `max_length` tokens."""
 
-    def encode_with_specials(self, text: str) -> list[int]: ...
+    def encode_with_specials(self, text: str) -> list[int]:
+        """Returns the ids of a text with its special tokens."""
 
-    def encode_batch(self, texts: Sequence[str]) -> Sequence[Any]: ...
+    def encode_batch(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Returns the ids of every text, without special tokens."""
 
 
 TokenizerSource = ExportableTokenizer | Mapping[str, bytes] | str | os.PathLike[str]
@@ -96,7 +99,7 @@ def save_pretrained(
         tokenizer: a tokenizer, its files, or the folder that holds them; None writes none.
         card: facts for README.md; see `render_model_card`.
         overwrite: replace an earlier export.
-        dtype: of the weights, one of `DTYPES`.
+        dtype: type of the weights, one of `DTYPES`.
         max_shard_bytes: larger weights are split into files of this size, with an index.
         extra_files: contents by their path in the folder, for other libraries that read it.
         sample_texts: training text, whose ids are compared with those of `transformers.AutoTokenizer`.
@@ -153,7 +156,7 @@ def verify_export(
         params: parameters in memory, rounded to `dtype`.
         config: architecture in memory.
         heads: heads that `params` holds.
-        dtype: of the weights.
+        dtype: type of the weights.
         tokenizer: the tokenizer that was written, if any.
         sample_texts: training text, for the comparison of tokenizers.
 
@@ -203,7 +206,7 @@ def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: s
         folder: an export that is being written.
         tensors: tensors by name.
         max_shard_bytes: largest size of a file.
-        dtype: of the weights, one of `DTYPES`.
+        dtype: type of the weights, one of `DTYPES`.
     """
     tensors = {name: array.astype(dtype, copy=False) for name, array in tensors.items()}
     shards: list[Tensors] = [{}]

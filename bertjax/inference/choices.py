@@ -55,7 +55,7 @@ def score_continuations(
 
 
 def normalize(likelihoods: Likelihoods, continuations: Sequence[str], norm: str) -> np.ndarray:
-    """Returns log-likelihoods per token, per character or as they are.
+    """Returns log-likelihoods per token, per character or as they are, float64 [n].
 
     Args:
         likelihoods: result of `score_continuations`.

@@ -23,9 +23,11 @@ class DecodingTokenizer(EncodingTokenizer, Protocol):
 
     tokens: list[str]
 
-    def encode_with_specials(self, text: str) -> list[int]: ...
+    def encode_with_specials(self, text: str) -> list[int]:
+        """Returns the ids of a text with its special tokens."""
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids."""
 
 
 class MaskPrediction(NamedTuple):

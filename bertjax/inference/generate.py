@@ -40,7 +40,7 @@ class Generator:
         model: an encoder-decoder, or a causal model with the head `mlm`.
         tokenizer: its tokenizer.
         arguments: settings of generation by name.
-        seed: of samples.
+        seed: seed of samples.
         tokens: token slots of a batch, padding and beams included.
 
     Raises:
@@ -93,7 +93,11 @@ class Generator:
         return results
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a source, truncated to what the model reads; of a prompt, those before its end."""
+        """Returns the tokens of a source, truncated to what the model reads; of a prompt, those before its end.
+
+        Raises:
+            UserError: a prompt is blank, and the model has no token that begins a text.
+        """
         ids = self.tokenizer.encode_with_specials(text)
         if not self.is_causal:
             limit = self._limit()

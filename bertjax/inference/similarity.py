@@ -36,7 +36,14 @@ def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[floa
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the cosines of pairs of vectors, float64 [n]; 0 for a vector of zeros."""
+    """Returns the cosines of pairs of vectors, float64 [n]; 0 for a vector of zeros.
+
+    Args:
+        first, second: vectors [n, D].
+
+    Raises:
+        UserError: the shapes differ.
+    """
     one, other = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if one.ndim != 2 or one.shape != other.shape:
         raise UserError(f"vectors must come in pairs [n, D], not as {list(one.shape)} and {list(other.shape)}")

@@ -27,7 +27,8 @@ class EncodingTokenizer(Protocol):
     mask_id: int
 
     @property
-    def engine(self) -> Any: ...
+    def engine(self) -> Any:
+        """The `tokenizers.Tokenizer`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,10 +78,10 @@ class TokenizedTexts:
         return np.where(inside, values[index], np.int32(fill))
 
     def token_batch(self, members: np.ndarray, length: int, pad_id: int) -> TokenBatch:
-        """Returns some texts as the input of a model.
+        """Returns some texts as the input of a model [B, S].
 
         Args:
-            members: indices of B texts.
+            members: indices of the texts [B].
             length: length S to which they are padded.
             pad_id: id of padding.
         """
@@ -173,7 +174,7 @@ def batch_by_length(
     Texts are padded to one of few lengths, and batch sizes are powers of two.
 
     Args:
-        lengths: tokens of each text.
+        lengths: tokens of each text [n].
         limit: longest length that the model can read; None: any.
         tokens: token slots of a batch, padding included; a batch holds at least one text.
         max_batch_size: most texts of a batch.

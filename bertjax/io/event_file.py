@@ -63,6 +63,7 @@ class EventFile:
         self._file.flush()
 
     def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
     def _write(self, step: int, content: bytes) -> None:

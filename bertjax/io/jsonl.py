@@ -193,6 +193,7 @@ class JsonlLog:
         self._file.flush()
 
     def close(self) -> None:
+        """Closes the file."""
         with contextlib.suppress(OSError):  # a full disk was already reported by `write`
             self._file.close()
 

@@ -109,7 +109,7 @@ class Attention(nnx.Module):
         Args:
             x: hidden states of the queries [B, S, D].
             context: visibility and positions.
-            key: of the dropout; None = no dropout.
+            key: key of the dropout; None = no dropout.
             source: hidden states of keys and values [B, K, D2], or what `key_values` made of them; None = `x`.
         """
         q, k, v = self.project(x, context, source)
@@ -136,6 +136,7 @@ class Attention(nnx.Module):
         return KeyValues(k, self.split_heads(self.value(source)))
 
     def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b M H"]:
+        """Splits the last axis into M heads of size H (A = M * H)."""
         return x.reshape(*x.shape[:-1], -1, self.config.head_dim)
 
     def copy_heads(self, x: Float[Array, "*b M H"]) -> Float[Array, "*b N H"]:
@@ -150,7 +151,7 @@ class Attention(nnx.Module):
             q: queries [B, S, N, H].
             k: keys [B, K, N, H].
             context: positions.
-            key: of the dropout of relative positions, where they have any.
+            key: key of the dropout of relative positions, where they have any.
         """
         raise NotImplementedError
 
@@ -162,7 +163,7 @@ class Attention(nnx.Module):
             k: keys [B, K, N, H].
             v: values [B, K, N, H].
             context: visibility and positions.
-            key: of the dropout of probabilities; None = no dropout.
+            key: key of the dropout of probabilities; None = no dropout.
         """
         weights = dropout(self.weights(self.scores(q, k, context), context), self.config.attention_dropout, key)
         return sum_values(weights, v, self.config)
@@ -210,7 +211,7 @@ def dot_product_attention(
         q, k, v: queries [B, S, N, H], keys and values [B, K, N, H].
         context: visibility.
         config: kernel, dtypes and dropout rate.
-        key: of the dropout of probabilities; None = no dropout.
+        key: key of the dropout of probabilities; None = no dropout.
     """
     dropping = key is not None and config.attention_dropout > 0.0
     implementation = attention_kernels.choose_kernel(config, context, q, k, dropping)

@@ -47,17 +47,21 @@ Relative = DisentangledPositions | RelativePositions | DistanceBias
 
 
 class PredictionRanks(NamedTuple):
-    """Visibility by an order of prediction: a query sees keys of a lower rank. Tokens of equal rank see each other."""
+    """Visibility by an order of prediction: a query sees keys of a lower rank.
+
+    `queries` is one higher than the token's rank where tokens of equal rank see each other.
+    """
 
     queries: Int[Array, "B S"]
     keys: Int[Array, "B K"]
 
     def visible(self) -> Bool[Array, "B S K"]:
+        """True where a query sees a key."""
         return self.keys[:, None, :] < self.queries[:, :, None]
 
 
 class AttentionContext(NamedTuple):
-    """Built once per batch for the global layers, and once for the local ones.
+    """Masks and positions of a batch, computed once for the global layers and once for the local ones.
 
     segment_ids, window, causal
               visibility as a rule: see `attention_mask`; window 0 = none
@@ -103,7 +107,7 @@ class AttentionContext(NamedTuple):
 
 
 class CrossInput(NamedTuple):
-    """Output of an encoder, to which the layers of a decoder attend, or keys and values made of it; who sees what."""
+    """Output of an encoder, to which the layers of a decoder attend, or keys and values made of it, and visibility."""
 
     states: Any
     context: AttentionContext

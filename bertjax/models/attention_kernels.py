@@ -111,7 +111,7 @@ def splash_attention(
 
     Args:
         q, k, v, context: as in `dot_product_attention`.
-        dtype: of the operands.
+        dtype: type of the operands.
         interpret: runs the kernel as ordinary jax, for tests.
     """
     length, width = q.shape[1], q.shape[3]

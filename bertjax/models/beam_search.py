@@ -29,7 +29,7 @@ class Beams(NamedTuple):
         added: number of new tokens.
         tokens: running sequences [B, K, T].
         scores: their log probabilities [B, K].
-        cache: of the running sequences.
+        cache: cache of the running sequences.
         finished: finished sequences [B, K, T].
         finished_scores: log probabilities divided by the length penalty [B, K].
         lengths: new tokens of the finished sequences [B, K].
@@ -61,7 +61,7 @@ def search_beams(
     Args:
         step: the model.
         tokens: prompts and padding, the same for the beams of an input.
-        cache: of the prompts.
+        cache: cache of the prompts.
         limits: most new tokens of every input; 0: padding of the batch.
         prompt_length: P.
         settings: beams, penalties, end tokens.

@@ -38,7 +38,7 @@ class Convolution(nnx.Module):
         Args:
             embeddings, layer_output: input and output of the first layer [B, S, D].
             segment_ids: as in `types.Batch`.
-            key: of the dropout; None = no dropout.
+            key: key of the dropout; None = no dropout.
         """
         config = self.config
         ngrams = _ngrams(embeddings, segment_ids, config.conv_kernel_size)

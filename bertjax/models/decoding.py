@@ -69,7 +69,7 @@ def project_source(decoder: Encoder, source: Float[Array, "B K D"], context: Att
     Args:
         decoder: the decoder.
         source: last hidden state of the encoder.
-        context: of cross-attention.
+        context: context of cross-attention.
     """
     config = decoder.config
     empty = jnp.zeros((*source.shape[:2], config.kv_heads, config.head_dim), config.result_dtype)

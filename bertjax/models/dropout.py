@@ -61,7 +61,7 @@ def random_bits(key: Key, shape: tuple[int, ...], batched: bool = False) -> Arra
 
     Args:
         key: PRNG key; rbg draws per shard.
-        shape: of this shard.
+        shape: shape of this shard.
         batched: the first axis is the batch; False = all shards draw the same.
     """
     axis, num_shards = manual_batch_shard() if batched else ("", 1)
@@ -101,14 +101,17 @@ def _flat_index(shape: tuple[int, ...]) -> Array:
 
 
 def threefry(key_high: Array, key_low: Array, high: Array, low: Array) -> tuple[Array, Array]:
-    """Computes threefry2x32 with 20 rounds (Salmon et al. 2011, Parallel random numbers), uint32.
+    """Computes threefry2x32 with 20 rounds (Salmon et al. 2011, Parallel random numbers).
 
     XLA:CPU fuses the unrolled rounds into one loop over memory. jax's own is a loop over rounds there, each of which
     writes all words to memory: 20 times as slow (scripts/cpu_kernels.py).
 
     Args:
-        key_high, key_low: first and second word of the key.
-        high, low: upper and lower half of the counter.
+        key_high, key_low: first and second word of the key, uint32 [].
+        high, low: upper and lower half of the counter, uint32 [...].
+
+    Returns:
+        Two words of random bits for every counter, uint32 [...].
     """
     keys = key_high, key_low, key_high ^ key_low ^ np.uint32(_PARITY)
     high, low = high + keys[0], low + keys[1]
@@ -122,7 +125,7 @@ def threefry(key_high: Array, key_low: Array, high: Array, low: Array) -> tuple[
 
 
 def mix_bits(x: Array) -> Array:
-    """Hashes uint32, one to one (Chris Wellons, hash-prospector: lowbias32)."""
+    """Hashes uint32 [...] one to one (Chris Wellons, hash-prospector: lowbias32)."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))
@@ -132,8 +135,8 @@ def hash_bits(key_data: Array, high: Array, low: Array) -> Array:
     """Returns uint32 of a key's two words and a counter, for dropout alone, in a sixth of threefry's operations.
 
     Args:
-        key_data: the words.
-        high, low: upper and lower half of the counter.
+        key_data: the words, uint32 [2].
+        high, low: upper and lower half of the counter, uint32 [...].
     """
     first, second = (jnp.broadcast_to(half, low.shape) for half in key_data)
     return mix_bits(mix_bits(low ^ first) + (mix_bits(high) ^ second))

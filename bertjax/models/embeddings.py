@@ -51,7 +51,7 @@ class Embeddings(nnx.Module):
         Args:
             input_ids, position_ids, token_type_ids: as in `types.Batch`.
             segment_ids: needed only by models that embed padding as zero.
-            key: of the dropout; None = no dropout.
+            key: key of the dropout; None = no dropout.
         """
         config, norm = self.config, self.norm
         norm_after = config.embedding_norm == "after"

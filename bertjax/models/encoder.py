@@ -98,12 +98,12 @@ class Encoder(nnx.Module):
                 attend only to themselves. None = all tokens are real.
             token_type_ids: None = zeros.
             position_ids: counted from 0; None = counted from the first token (RoBERTa: without padding).
-            key: of the dropout; None = no dropout.
+            key: key of the dropout; None = no dropout.
             collect: what to return besides the last hidden state: `hidden_states` of all layers; `before_last`;
                 `layers/3/query` and the like, one of `Layer.attention_tensors`. The latter are recomputed from the
                 input of the layer: the layers themselves run in kernels that hold no scores.
-            encoder_hidden_states: of a decoder: output of the encoder.
-            encoder_attention_mask: of a decoder: mask of these, or their `segment_ids`; example i attends to example i.
+            encoder_hidden_states: output of the encoder, for a decoder.
+            encoder_attention_mask: mask of these, or their `segment_ids`: example i attends to example i.
 
         Raises:
             UserError: `collect` names a layer or tensor that does not exist.
@@ -183,7 +183,7 @@ class Encoder(nnx.Module):
             segment_ids: as in `types.Batch`.
             position_ids: as there.
             token_type_ids: as there.
-            key: of the dropout of relative attention's sinusoids; None = no dropout.
+            key: key of the dropout of relative attention's sinusoids; None = no dropout.
         """
         kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}
         relative: Relative | None = None

@@ -60,7 +60,7 @@ class EncoderDecoder(NamedTuple):
         Args:
             source, source_segment_ids: last hidden states of the encoder and the examples of its tokens.
             input_ids, segment_ids, position_ids, token_type_ids: the target, shifted by one token.
-            key: of the dropout; None = no dropout.
+            key: key of the dropout; None = no dropout.
             collect: as in `Encoder.__call__`.
         """
         tokens = input_ids, segment_ids, position_ids, token_type_ids

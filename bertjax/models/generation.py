@@ -66,15 +66,18 @@ class Search(NamedTuple):
 
     @property
     def decoder(self) -> EncoderConfig:
+        """Config of the network that predicts tokens."""
         return self.config.decoder if isinstance(self.config, EncoderDecoderConfig) else self.config
 
     @property
     def pad_id(self) -> int:
+        """Id that fills finished sequences: `pad_token_id`, else the first token that ends a text."""
         settings = self.settings
         return settings.pad_token_id if settings.pad_token_id is not None else (*settings.eos_token_id, 0)[0]
 
     @property
     def cached(self) -> bool:
+        """True if keys and values of earlier tokens are kept."""
         return self.settings.use_cache and can_cache(self.decoder)
 
 
@@ -138,7 +141,7 @@ def generate(
         inputs: `input_ids` and `attention_mask` [B, S]; of an encoder-decoder also `token_type_ids` and `position_ids`,
             where they are not zeros and counted; `example_ids` [B], which samples are drawn by instead of the row.
         settings: how tokens are chosen.
-        key: of the samples.
+        key: key of the samples.
 
     Raises:
         UserError: an input is empty, or an id lies outside its table, or the model cannot hold so many tokens.
@@ -200,9 +203,12 @@ def make_stepper(
 
     Args:
         params: parameters of the model.
-        arrays: checked inputs.
+        arrays: checked inputs [B, S].
         search: static part.
         copies: sequences of an input.
+
+    Returns:
+        The decoder, and its prompts [R, P], R = B * copies.
     """
     config, cross = search.config, None
     if isinstance(config, EncoderDecoderConfig):

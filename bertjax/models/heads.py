@@ -182,10 +182,23 @@ def pool_examples(
     """
     if config.pooling not in ("mean", "late"):
         return gather_positions(hidden, positions)
-    examples = jnp.arange(1, positions.shape[1] + 1)
+    return average_examples(hidden, positions.shape[1], segment_ids).astype(hidden.dtype)
+
+
+def average_examples(
+    hidden: Float[Array, "B S D"], max_examples: int, segment_ids: Int[Array, "B S"]
+) -> Float[Array, "B E D"]:
+    """Returns the mean of the tokens of every example, float32; 0 for an absent one.
+
+    Args:
+        hidden: [B, S, D].
+        max_examples: E.
+        segment_ids: example of each token, from 1 [B, S].
+    """
+    examples = jnp.arange(1, max_examples + 1)
     members = (segment_ids[:, None, :] == examples[None, :, None]).astype(jnp.float32)
     total = jnp.einsum("bes,bsd->bed", members, hidden.astype(jnp.float32))
-    return (total / jnp.maximum(members.sum(-1, keepdims=True), 1.0)).astype(hidden.dtype)
+    return total / jnp.maximum(members.sum(-1, keepdims=True), 1.0)
 
 
 def summary_per_token(

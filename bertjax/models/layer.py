@@ -97,7 +97,7 @@ class Layer(nnx.Module):
         Args:
             x: hidden states [B, S, D].
             context: visibility and positions.
-            key: of the dropout; None = no dropout.
+            key: key of the dropout; None = no dropout.
             source: hidden states of keys and values [B, K, D] if they are not `x` (memory, another stream), or keys and
                 values themselves.
             cross: output of the encoder, for the layer of a decoder.

@@ -80,6 +80,7 @@ class ScanRun:
 
     @property
     def stop(self) -> int:
+        """The layer after the last one."""
         return self.start + self.repeats * len(self.pattern)
 
 
@@ -131,7 +132,7 @@ def run_layers(
         weights: stacks by name: `layers` or `groups`, and `attention_norms` where the first layer has none.
         x: hidden states [B, S, D], or a tree that begins with them.
         apply: applies one layer.
-        key: of the dropout; None = no dropout.
+        key: key of the dropout; None = no dropout.
         start: first layer.
         stop: layer after the last; None = all.
         per_layer: a further input of each layer, a tree of arrays [L, ...].

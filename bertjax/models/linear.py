@@ -74,7 +74,7 @@ def normalize(
         bias: added to every channel [D]; None = nothing.
         centred: subtracts the mean.
         epsilon: added to the variance.
-        dtype: of the result.
+        dtype: type of the result.
     """
     return _normalize_forward(x, scale, bias, centred, epsilon, dtype)[0]
 
@@ -156,7 +156,7 @@ dot.defvjp(_dot_forward, _dot_backward)
 
 
 def einsum(equation: str, a: Array, b: Array, config: EncoderConfig) -> Array:
-    """Computes an einsum of operands cast to `compute_dtype`; accumulates and returns float32.
+    """Computes an einsum of two arrays cast to `compute_dtype`; accumulates and returns float32.
 
     On accelerators the cotangent is cast as well, and the gradients are in `compute_dtype`.
 
@@ -260,7 +260,7 @@ def activation(name: str) -> Activation:
 
 
 def gelu(x: Array) -> Array:
-    """Computes x times the normal distribution function by `erf`, as torch does.
+    """Computes x [...] times the normal distribution function by `erf`, as torch does (GELU, arXiv:1606.08415).
 
     `jax.nn.gelu` uses `erfc`, which XLA:CPU computes 2.5 times as slowly (1.4 times with the gradient).
     """

@@ -39,7 +39,8 @@ def split_blocks(q: Array, k: Array, v: Array, context: AttentionContext, block:
     """Splits queries into blocks, each with the keys and values in its window.
 
     Args:
-        q, k, v, context: as in `dot_product_attention`.
+        q, k, v: [B, S, N, H] each.
+        context: as in `dot_product_attention`.
         block: tokens per block.
     """
     batch, length = q.shape[:2]

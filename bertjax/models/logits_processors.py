@@ -28,7 +28,7 @@ class History(NamedTuple):
 
     @property
     def written(self) -> Bool[Array, "R T"]:
-        """True for tokens that are real."""
+        """Mask of the real tokens: prompts without their padding, and the new tokens."""
         length = self.prompt_mask.shape[1]
         new = self.tokens.shape[1] - length
         real = jnp.pad(self.prompt_mask > 0, ((0, 0), (0, new)), constant_values=True)
@@ -50,9 +50,9 @@ def process_logits(logits: Float[Array, "R V"], history: History, settings: Gene
     """Applies the settings to logits, or to log probabilities, in the order of `transformers`.
 
     Args:
-        logits: of the next token.
+        logits: logits of the next token.
         history: tokens before it.
-        settings: of the search.
+        settings: settings of the search.
     """
     size, rows = logits.shape[-1], jnp.arange(len(logits))[:, None]
     if settings.repetition_penalty != 1.0:

@@ -48,7 +48,7 @@ def shard_batch(x: Array, axis: int = 0) -> Array:
 
 
 def unshard_table(table: Array) -> Array:
-    """Gathers a word embedding table along the axes that split the batch; it stays split over `tensor`.
+    """Gathers a word embedding table [V, D] along the axes that split the batch; it stays split over `tensor`.
 
     Otherwise the compiler lets devices look up or score all sequences of their group, and sends activations instead of
     weights.

@@ -119,7 +119,7 @@ class Model(nnx.Module):
             encoded: output of `encode`.
             segment_ids, position_ids: as in `types.Batch`.
             positions: tokens to return [B, M]; None = all.
-            key: of the decoder's dropout; None = no dropout.
+            key: key of the decoder's dropout; None = no dropout.
         """
         if self.decoder_positions is not None:
             assert encoded.before_last is not None  # `encode` collects it
@@ -152,6 +152,7 @@ class Model(nnx.Module):
         return _present(self.mlm_head)(hidden, self.word_embedding_table())
 
     def word_embedding_table(self) -> Float[Array, "V D"]:
+        """The table of word embeddings, which the MLM head shares."""
         return self.encoder.embeddings.word_embeddings.embedding[...]
 
     def pooled(
@@ -161,6 +162,7 @@ class Model(nnx.Module):
         return _present(self.pooler)(self._summaries(hidden, positions, segment_ids))
 
     def pair_logits(self, pooled: Float[Array, "*b D"]) -> Float[Array, "*b 2"]:
+        """Returns the logits of the sentence-pair head in float32, from pooled vectors."""
         return _present(self.pair_head)(pooled).astype("float32")
 
     def rtd_logits(
@@ -191,7 +193,7 @@ class Model(nnx.Module):
             hidden: last hidden state [B, S, D].
             positions: summary token of each example [B, E].
             segment_ids: example of each token [B, S]; needed for the mean over tokens only.
-            key: of the dropout; None = no dropout.
+            key: key of the dropout; None = no dropout.
         """
         if self.config.pooling == "late":
             return self._summaries(_present(self.sequence_head)(hidden, key), positions, segment_ids)
@@ -201,6 +203,7 @@ class Model(nnx.Module):
         return _present(self.sequence_head)(summary, key)
 
     def token_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S C"]:
+        """Returns the logits of the C labels of every token; `key` draws the dropout, None = no dropout."""
         return _present(self.token_head)(hidden, key)
 
     def answer_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S 2"]:
@@ -261,7 +264,7 @@ def init_params(config: EncoderConfig, heads: tuple[str, ...], key: Key) -> Para
     Args:
         config: architecture and heads.
         heads: names from `HEADS`.
-        key: of the draws.
+        key: key of the draws.
     """
     return nnx.to_pure_dict(nnx.state(Model(config, heads, KeyStream(key))))
 

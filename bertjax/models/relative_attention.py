@@ -134,7 +134,7 @@ def _slice_queries(context: AttentionContext, part: slice, targets: Int[Array, "
     """Returns the context of a part of the queries.
 
     Args:
-        context: of all queries.
+        context: context of all queries.
         part: the queries.
         targets: their positions, if they are targets; None = they are the sequence's.
     """
@@ -166,7 +166,7 @@ def make_relative_positions(
     Args:
         config: clamping, segments, dropout rate.
         token_type_ids: [B, S].
-        key: of the dropout of sinusoids, which drops the same elements for the whole batch: distances are projected
+        key: key of the dropout of sinusoids, which drops the same elements for the whole batch: distances are projected
             once, not per sequence. None = no dropout.
         memory_length: tokens of memory before the sequence.
         targets: positions of the second stream's queries [B, T].

@@ -34,7 +34,7 @@ def distance_scores(
 
     Args:
         q: queries [B, S, N, H].
-        embeddings: by falling distance from K - 1 to 1 - S [G, R, N, H]; one set, or one per sequence.
+        embeddings: distance embeddings from K - 1 to 1 - S [G, R, N, H]; one set, or one per sequence.
         num_keys: K.
         config: dtypes.
 

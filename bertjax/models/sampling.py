@@ -18,7 +18,7 @@ def draw_tokens(
     Args:
         logits: processed logits.
         count: number of new tokens.
-        keys: of the sequences [R].
+        keys: keys of the sequences [R].
         settings: temperature, top_k, top_p.
     """
     logits = restrict_logits(logits, settings)

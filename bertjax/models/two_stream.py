@@ -66,7 +66,7 @@ def run_two_streams(
     Args:
         encoder: with `attention_position="relative"`.
         input_ids, segment_ids, position_ids, token_type_ids: as in `types.Batch`.
-        key: of the dropout; None = no dropout.
+        key: key of the dropout; None = no dropout.
         visible: True where token i (axis 1) may see token j, in addition to the rules of the config and
             `segment_ids`. Tokens of the content stream always see themselves, targets only where this is True. Fused
             kernels take ranks, no matrix.
@@ -161,7 +161,7 @@ def _mask_streams(
     targets: Array | None,
     memory_length: int,
 ) -> AttentionContext:
-    """Sets who sees whom [B, 1, S + T, M + S]: tokens see themselves, targets may not, all see the memory.
+    """Adds visibility [B, 1, S + T, M + S] to a context: tokens see themselves, targets may not, all see the memory.
 
     As ranks if a kernel is configured that takes them, else as a mask.
     """

@@ -126,7 +126,7 @@ class Objective:
         return batch
 
     def counts(self, batch: Batch) -> dict[str, Array]:
-        """Returns the denominator of every weighted loss, known without a forward pass."""
+        """Returns the denominator of every weighted loss, float32 [], known without a forward pass."""
         raise NotImplementedError
 
     def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
@@ -165,7 +165,7 @@ class Objective:
             train: False = no dropout.
 
         Returns:
-            The loss, and the mean of every loss and metric by name.
+            The loss [], and the mean of every loss and metric by name [].
         """
         mask_key, dropout_key = jax.random.split(key)
         batch = self.corrupt(jax.tree.map(jnp.asarray, batch), mask_key, jnp.asarray(cursor, jnp.int32))
@@ -176,7 +176,7 @@ class Objective:
 
 
 def weighted_loss(sums: Mapping[str, Sum], counts: Mapping[str, Array], loss_weights: Mapping[str, float]) -> Array:
-    """Adds up the losses as weight * value / max(count, 1).
+    """Returns the sum of weight * value / max(count, 1) over all losses, float32 [].
 
     Args:
         sums: losses of this part of the batch; their own counts are not used.

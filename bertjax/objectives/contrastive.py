@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.contrastive import ContrastiveConfig
-from bertjax.models.heads import gather_positions
+from bertjax.models.heads import average_examples, gather_positions
 from bertjax.models.linear import dot, initializer
 from bertjax.models.model import Model, bind, init_params
 from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
@@ -88,7 +88,7 @@ class ContrastiveLearning(Objective):
 
     def _embed(self, model: Model, batch: Batch, key: Key | None) -> Float[Array, "B E D"]:
         states = model.encode(**encoder_inputs(batch), key=key).last_hidden_state
-        return pool_examples(states, batch, self.config.pooling)
+        return embed_examples(states, batch, self.config.pooling)
 
     def _project(self, projection: Params, embeddings: Float[Array, "B E D"]) -> Float[Array, "B E D"]:
         dense = dot(embeddings, projection["kernel"], self.model.compute_dtype, "float32")
@@ -105,7 +105,7 @@ class ContrastiveLearning(Objective):
         return sums if train else sums | unigram_sums("mlm", self.unigram_nll, *targets)
 
 
-def pool_examples(states: Float[Array, "B S D"], batch: Batch, pooling: str) -> Float[Array, "B E D"]:
+def embed_examples(states: Float[Array, "B S D"], batch: Batch, pooling: str) -> Float[Array, "B E D"]:
     """Returns a vector for every example.
 
     Args:
@@ -115,10 +115,7 @@ def pool_examples(states: Float[Array, "B S D"], batch: Batch, pooling: str) -> 
     """
     if pooling == "first":
         return gather_positions(states, batch["example_positions"])
-    examples = jnp.arange(1, batch["example_positions"].shape[1] + 1)
-    current = (batch["segment_ids"][:, None, :] == examples[None, :, None]).astype(jnp.float32)
-    total = jnp.einsum("bes,bsd->bed", current, states.astype(jnp.float32))
-    return total / jnp.maximum(current.sum(-1, keepdims=True), 1.0)
+    return average_examples(states, batch["example_positions"].shape[1], batch["segment_ids"])
 
 
 def contrastive_sums(

@@ -27,7 +27,7 @@ class SequenceToSequence(Objective):
     Args:
         config: label smoothing; an `EncoderDecoderObjectiveConfig`, or that of a task.
         model: the two towers. Without `decoder_start_token_id` targets begin after the tokenizer's first special token.
-        vocabulary: of the tokenizer that both towers read.
+        vocabulary: vocabulary of the tokenizer that both towers read.
     """
 
     loss_name = "seq2seq"

@@ -96,7 +96,7 @@ def unigram_sums(name: str, nll: np.ndarray, ids: Int[Array, "*b"], weights: Flo
 
     Args:
         name: the name of that loss.
-        nll: what `unigram_nll` returned.
+        nll: result of `unigram_nll` [V].
         ids: the right tokens.
         weights: 0 = no prediction.
 

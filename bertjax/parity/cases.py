@@ -35,7 +35,7 @@ class Case:
     """A configuration of a family and the classes of `transformers` that are compared in it.
 
     Args:
-        family: of the table: "bert", "roberta", ...
+        family: name of the family in the table: "bert", "roberta", ...
         name: what is unusual: "3 heads of 20, tanh GELU"; unique in the family.
         config_class: class of `transformers`.
         config: its keyword arguments.
@@ -69,6 +69,7 @@ class Case:
 
     @property
     def paddings(self) -> tuple[str, ...]:
+        """Paddings that are compared: none, and the sides on which tokens are added."""
         return ("none", "right", "left") if self.left_padding else ("none", "right")
 
 
@@ -86,7 +87,7 @@ def draw_batch(
         max_length: upper bound of the default length.
         num_token_types: 0 = no `token_type_ids`.
         pad_id: negative = none.
-        seed: of the draws.
+        seed: seed of the draws.
     """
     draw = np.random.default_rng(seed).integers
     length = min(17, max_length) if case.seq_len is None else case.seq_len

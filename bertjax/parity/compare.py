@@ -52,9 +52,9 @@ class Measurement:
     """Difference of one quantity.
 
     Args:
-        family: of the case.
+        family: family of the case.
         case: its name.
-        model_class: of `transformers`.
+        model_class: class of `transformers`.
         direction: from `DIRECTIONS`.
         padding: none, right or left.
         quantity: logits, pooler_output, hidden_states[0], names, ...; those of a further call begin with its name.
@@ -75,6 +75,7 @@ class Measurement:
 
     @property
     def agrees(self) -> bool:
+        """True if the difference is within the tolerance."""
         return self.max_abs_diff <= self.tolerance
 
     def __str__(self) -> str:
@@ -91,7 +92,7 @@ def compare(case: Case, model_class: str, direction: str) -> list[Measurement]:
 
     Args:
         case: configuration and inputs.
-        model_class: of `transformers`.
+        model_class: class of `transformers`.
         direction: from `DIRECTIONS`.
 
     Raises:
@@ -173,8 +174,8 @@ def random_transformers_model(case: Case, model_class: str, seed: int = 0) -> An
 
     Args:
         case: configuration.
-        model_class: of `transformers`.
-        seed: of the draws.
+        model_class: class of `transformers`.
+        seed: seed of the draws.
     """
     torch, transformers = _torch(), _transformers()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -192,8 +193,8 @@ def random_params(config: EncoderConfig, heads: tuple[str, ...], seed: int = 2) 
 
     Args:
         config: architecture.
-        heads: of the model.
-        seed: of the draws.
+        heads: heads of the model.
+        seed: seed of the draws.
     """
     return draw_like(abstract_params(config, heads), seed)
 
@@ -325,8 +326,8 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _some(names: Any, most: int = 4) -> str:
-    return comma_list(sorted(map(str, names)), most)
+def _some(names: Any) -> str:
+    return comma_list(sorted(map(str, names)), 4)
 
 
 @contextlib.contextmanager

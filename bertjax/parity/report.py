@@ -16,12 +16,12 @@ class TableRow:
     """The worst of all cases of a class in a direction.
 
     Args:
-        family: of the cases.
-        model_class: of `transformers`.
+        family: family of the cases.
+        model_class: class of `transformers`.
         direction: from `DIRECTIONS`.
         cases: their number.
         hidden: largest absolute difference of a hidden state; None = none was compared.
-        outputs: of logits and pooled vectors.
+        outputs: largest difference of logits and pooled vectors.
         names: True if tensors and config.json come back as written; None = not tested in this direction.
         tolerance: largest difference that agrees.
         agrees: all quantities agree.
@@ -76,9 +76,9 @@ def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions:
     """Returns the report in Markdown, its table aligned to be readable as plain text.
 
     Args:
-        measurements: of all cases.
+        measurements: measurements of all cases.
         cases: listed at the end.
-        versions: of the compared libraries.
+        versions: versions of the compared libraries.
     """
     lines = table_rows(measurements)
     misses = [each for each in measurements if not each.agrees]

@@ -62,7 +62,7 @@ class ComparedRun(NamedTuple):
     cost: Mapping[str, np.ndarray]
 
     def at(self, axis: str, steps: np.ndarray) -> np.ndarray | None:
-        """Returns the amounts used by these steps; None if unknown."""
+        """Returns the amounts used by these steps [n], float64 [n]; None if unknown."""
         known = self.cost.get(axis)
         return None if known is None else np.interp(steps, self.steps, known)
 

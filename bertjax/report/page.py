@@ -118,5 +118,5 @@ def with_code(text: str) -> str:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Replaces the file in one go: who reads it sees the old one or the new one."""
+    """Writes a page in place of an earlier one; readers see the old one or the new one, never a part."""
     atomic.write_text(path, text, errors="replace")

@@ -47,15 +47,20 @@ class ProbeTokenizer(Protocol):
     special_ids: tuple[int, ...]
 
     @property
-    def engine(self) -> Any: ...
+    def engine(self) -> Any:
+        """The `tokenizers.Tokenizer`."""
 
-    def encode_with_specials(self, text: str) -> list[int]: ...
+    def encode_with_specials(self, text: str) -> list[int]:
+        """Returns the ids of a text with its special tokens."""
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of every text, int32 [tokens], without special tokens."""
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids."""
 
-    def starts_word(self) -> np.ndarray: ...
+    def starts_word(self) -> np.ndarray:
+        """Returns True for tokens that begin a word, bool [vocabulary]."""
 
 
 class ProbeConfig(NamedTuple):
@@ -151,7 +156,7 @@ def is_probe_step(step: int, interval: int, num_steps: int) -> bool:
 
 
 def run_in_thread(function: Callable[[], Result]) -> Result:
-    """Calls `function` in its own thread, where no mesh is set and the default device is the CPU."""
+    """Calls `function` in a thread without a mesh, on the CPU; returns its result, or raises its error."""
     results: list[Result] = []
     failures: list[BaseException] = []
 

@@ -22,7 +22,7 @@ class Scale(NamedTuple):
     log: bool = False
 
     def project(self, values: np.ndarray) -> np.ndarray:
-        """Returns drawing units, 0 at `low` and `SPAN` at `high`; NaN where a logarithm does not exist."""
+        """Returns drawing units of values [n], 0 at `low`, `SPAN` at `high`, NaN where a logarithm does not exist."""
         values = np.asarray(values, np.float64)
         if not self.log:
             return SPAN * (values - self.low) / (self.high - self.low)

@@ -58,6 +58,7 @@ class Program(NamedTuple):
     entry: str
 
     def instructions(self) -> Iterator[Instruction]:
+        """Yields the instructions of all computations."""
         for instructions in self.computations.values():
             yield from instructions
 

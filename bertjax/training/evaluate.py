@@ -100,6 +100,7 @@ class EarlyStopping:
 
     @property
     def should_stop(self) -> bool:
+        """True after `patience` evaluations without a better value."""
         return self.patience is not None and self.evaluations_since_best >= self.patience
 
     def update(self, metrics: Metrics) -> None:

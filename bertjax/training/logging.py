@@ -15,12 +15,14 @@ from bertjax.metrics import Metrics
 class MetricWriter(Protocol):
     """Stores metrics by step."""
 
-    def write(self, step: int, metrics: Metrics, /) -> None: ...
+    def write(self, step: int, metrics: Metrics, /) -> None:
+        """Writes the metrics of a step."""
 
     def rewind(self, step: int) -> None:
         """Drops what was written after `step`: the run returned to it."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Writes what is buffered and ends."""
 
 
 class TensorBoardWriter:
@@ -34,6 +36,7 @@ class TensorBoardWriter:
         self._events.write(step, metrics)
 
     def rewind(self, step: int) -> None:
+        """Begins an event file that marks the events after `step` as obsolete."""
         self.close()
         self._events = EventFile(self._folder, step + 1)
 
@@ -74,6 +77,7 @@ class Console:
         self._bar.update(step, text="compiling")
 
     def print(self, text: str) -> None:
+        """Prints a line above the progress bar."""
         self._bar.print(text)
 
     def advance(self, step: int) -> None:
@@ -81,12 +85,14 @@ class Console:
         self._bar.update(step)
 
     def train(self, step: int, metrics: Metrics) -> None:
+        """Shows the metrics of a step in the progress bar, or as a line where there is no terminal."""
         text = train_line(metrics)
         self._bar.update(step, text=text)
         if not self._bar.interactive:
             self._bar.print(f"step {step}/{self.num_steps}  {text}")
 
     def close(self) -> None:
+        """Ends the progress bar."""
         self._bar.close()
 
 

@@ -66,7 +66,7 @@ def has_diverged(losses: Sequence[float]) -> bool:
 
 
 def suggest_lrs(tried: np.ndarray, losses: Sequence[float]) -> LrSuggestions:
-    """Suggests learning rates from those tried and their losses, without the first tenth and the last five.
+    """Suggests learning rates from those tried [n] and their losses, without the first tenth and the last five.
 
     The longest fall is the longest falling subsequence of the smoothed losses, as in fastai's "valley".
     """

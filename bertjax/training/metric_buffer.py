@@ -61,6 +61,7 @@ class MetricBuffer:
 
     @property
     def num_dispatched(self) -> int:
+        """Number of steps of the run that were dispatched."""
         return self.step + sum(len(cursors) for cursors, _ in self._pending)
 
     def start_phase(self, program: PhaseProgram) -> None:

@@ -27,9 +27,11 @@ class Batches(Protocol):
     """Training data: the sequences in an epoch of every source, and the batches of a range of cursors."""
 
     @property
-    def sequences_per_epoch(self) -> Mapping[str, int]: ...
+    def sequences_per_epoch(self) -> Mapping[str, int]:
+        """Returns the number of sequences in an epoch of every source."""
 
-    def prefetch(self, start_cursor: int, stop_cursor: int) -> Any: ...
+    def prefetch(self, start_cursor: int, stop_cursor: int) -> Any:
+        """Returns an iterator of (cursor, batch) that reads ahead: a context manager that ends its thread."""
 
 
 @dataclasses.dataclass(frozen=True)

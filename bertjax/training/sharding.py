@@ -118,7 +118,7 @@ def _batch_blocks(batch_size: int, mesh: Mesh) -> list[tuple[tuple[int, int], ja
 
 
 def put_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
-    """Puts a global batch on the mesh; every process passes its own sequences of it (`local_sequences`)."""
+    """Puts a global batch [B, ...] on the mesh; every process passes its own sequences of it (`local_sequences`)."""
     sharding = NamedSharding(mesh, BATCH)
     if jax.process_count() == 1 or not batch:
         arrays = {name: np.asarray(value) for name, value in batch.items()}

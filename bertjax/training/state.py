@@ -48,7 +48,7 @@ def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformatio
 
 
 def purpose_key(seed: int | Array, purpose: str, impl: str | None = None) -> Array:
-    """Returns the root key of one purpose, a pure function of the seed.
+    """Returns the root key [] of one purpose, a pure function of the seed.
 
     Args:
         seed: Seed of the run.

@@ -57,7 +57,7 @@ class SpanCorruptionConfig(EncoderDecoderObjectiveConfig, group="objective.span_
             )
 
     def spans(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns dropped tokens and spans of texts of these lengths, special tokens not counted.
+        """Returns dropped tokens and spans of texts of these lengths, special tokens not counted; int64 [n] each.
 
         As google-research/text-to-text-transfer-transformer:t5/data/preprocessors.py, random_spans_noise_mask; there
         one token at least stays and one is dropped. A text of one token stays whole.

@@ -66,7 +66,11 @@ class PlmConfig(PairObjectiveConfig, group="objective.plm"):
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
-        """Reads a whole config; published for 512 tokens: 85 predicted, 256 reused and permuted, 384 remembered."""
+        """Reads a whole config; published for 512 tokens: 85 predicted, 256 reused and permuted, 384 remembered.
+
+        Raises:
+            UserError: `model.reuse_len` does not fit streams.
+        """
         example_format, length = cfg.data.example_format, cfg.data.seq_len
         model, reused = encoder_config(cfg), reuse_len(cfg)
         if example_format == "stream" and model.reuse_len not in (None, length):

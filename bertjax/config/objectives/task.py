@@ -83,7 +83,11 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Weights of the labels in their order; empty if all are equal."""
+        """Weights of the labels in their order; empty if all are equal.
+
+        Raises:
+            UserError: `task.class_weights` holds neither a rule nor numbers.
+        """
         try:
             return tuple(float(weight) for weight in self.class_weights)
         except ValueError:

@@ -26,11 +26,16 @@ class SpecialIds(Protocol):
     """Special token ids of a tokenizer or `Vocabulary`."""
 
     @property
-    def pad_id(self) -> int: ...
+    def pad_id(self) -> int:
+        """Id of padding."""
+
     @property
-    def cls_id(self) -> int: ...
+    def cls_id(self) -> int:
+        """Id of the first token of an example."""
+
     @property
-    def sep_id(self) -> int: ...
+    def sep_id(self) -> int:
+        """Id of the token after a segment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +44,7 @@ class FormatSettings:
 
     Attributes:
         seq_len: tokens per sequence (S), special tokens included.
-        seed: of the random choices and of the order.
+        seed: seed of the random choices and of the order.
         pad_id, cls_id, sep_id: special token ids.
         short_seq_prob: probability of a shorter pair.
         dupe_factor: epochs after which random choices repeat.
@@ -115,12 +120,12 @@ class PackableFormat(ExampleFormat):
 
     @abc.abstractmethod
     def examples(self, epoch: int, numbers: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
-        """Returns sequences of several examples.
+        """Returns sequences of several examples: the arrays of `Batch`, [B, S] and [B, E].
 
         Args:
             epoch: Epoch of the examples.
-            numbers: Examples, in order.
-            counts: Number of examples per sequence.
+            numbers: Examples, in order [sum of counts].
+            counts: Number of examples per sequence [B].
         """
 
 
@@ -210,7 +215,7 @@ def assemble_sequences(
     Args:
         text: where the tokens are copied from.
         segments: (starts, lengths) int64 [n] of the first segment of every example, then of the second.
-        settings: of the format.
+        settings: settings of the format.
         identities: uint32 [n], ids of the examples.
         epoch: number of the epoch.
         counts: int64 [B], examples of each sequence; None: one.
@@ -259,7 +264,7 @@ def pad_examples(values: np.ndarray, counts: IntArray, settings: FormatSettings)
     Args:
         values: [n], one value per example.
         counts: int64 [B], examples of each sequence.
-        settings: of the format; `max_examples` is E.
+        settings: settings of the format; `max_examples` is E.
 
     Returns:
         [B, E], 0 where there is no example.

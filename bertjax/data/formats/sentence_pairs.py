@@ -50,6 +50,7 @@ class PairPlan:
 
     @property
     def num_pairs(self) -> int:
+        """Number of pairs."""
         return len(self.a_start)
 
 
@@ -115,7 +116,7 @@ def plan_pairs(corpus: Corpus, settings: FormatSettings, draw: int, rule: str = 
 
     Args:
         corpus: the text.
-        settings: of the format; `seq_len`, `seed` and `short_seq_prob` matter.
+        settings: settings of the format; `seq_len`, `seed` and `short_seq_prob` matter.
         draw: epoch modulo `dupe_factor`.
         rule: "nsp" or "sop".
     """

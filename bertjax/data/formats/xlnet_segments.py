@@ -32,6 +32,7 @@ class DocumentStream:
 
     @property
     def length(self) -> int:
+        """Number of tokens of the stream, the token after each document included."""
         return int(self._begins[-1])
 
     def gather(
@@ -100,7 +101,7 @@ class StreamReader(NamedTuple):
 
         Args:
             start: int64 [n], steps.
-            length: of the search range.
+            length: length of the search range.
             bits: uint64 [n], random bits.
 
         Returns:
@@ -161,7 +162,7 @@ class StreamLayout:
         return StreamReader(self._text, low, low + self._length, row >= self._num_streams), batch * self.advance
 
     def common_fields(self, reader: StreamReader, steps: IntArray, epoch: int) -> dict[str, np.ndarray]:
-        """Returns the batch fields of sequences without padding; text read backwards is another example.
+        """Returns the batch fields [B, S] of sequences without padding; text read backwards is another example.
 
         Args:
             reader, steps: result of `find`.

@@ -47,7 +47,7 @@ def regression_scores(gold: Sequence[float] | np.ndarray, predicted: Sequence[fl
 
 
 def correlations(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Returns Pearson's and Spearman's correlation of two columns of finite numbers; nan where undefined."""
+    """Returns Pearson's and Spearman's correlation of finite numbers [n]; nan where undefined."""
     from scipy import stats
 
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:

@@ -38,6 +38,9 @@ def read_questions(request: ReadRequest) -> QaExamples:
 
     `task.qa.allow_no_answer` says whether questions may have no answer, `task.qa.skip_invalid` whether those that
     cannot be read are left out.
+
+    Raises:
+        UserError: a question cannot be read, and `task.qa.skip_invalid` is not set; names file and question.
     """
     config = request.config
     examples = QaExamples([], [], [], [] if request.labelled else None, [], [])

@@ -66,6 +66,9 @@ def parallel_rows(where: str, columns: Columns, header: bool | None = None, erro
         columns: The columns to read.
         header: Not read.
         errors: "strict", or "replace" for invalid UTF-8.
+
+    Raises:
+        UserError: the files have different numbers of lines.
     """
     paths = parallel_files(where)
     chosen = [find_column(name, ["source", "target"], key, f"parallel:{where}") for key, name in columns]
@@ -148,7 +151,7 @@ def require_text(value: Any, name: str, where: str, errors: str = "strict") -> s
             value.encode()
         except UnicodeEncodeError as error:
             if errors == "strict":
-                raise UserError(f"{where}: half a surrogate pair in {name!r} (invalid Unicode); mend it") from error
+                raise UserError(f"{where}: half a surrogate pair in {name!r} (invalid Unicode); fix it") from error
             return value.encode(errors="replace").decode()
     return value
 
@@ -215,7 +218,7 @@ def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: 
             if header:
                 continue
         if len(fields) != len(names):
-            raise UserError(f"{where}: {len(fields)} columns, but line 1 has {len(names)}; mend or remove this line")
+            raise UserError(f"{where}: {len(fields)} columns, but line 1 has {len(names)}; fix or remove this line")
         yield where, [fields[column] for column in chosen]
 
 
@@ -227,6 +230,9 @@ def hub_rows(where: str, columns: Columns, header: bool | None = None, errors: s
         columns: The columns to read.
         header: Not read.
         errors: Not read.
+
+    Raises:
+        UserError: the Hub has no such data, or cannot be reached.
     """
     import datasets
 

@@ -63,7 +63,7 @@ def _read_conll_file(request: ReadRequest, path: str) -> Iterator[_Sentence]:
             width = len(fields)
             word_column, tag_column = _find_columns(request, width, where)
         if len(fields) != width:
-            raise UserError(f"{where}: {len(fields)} columns, but the file begins with {width}; mend this line")
+            raise UserError(f"{where}: {len(fields)} columns, but the file begins with {width}; fix this line")
         if not words:
             first = where
         words.append(fields[word_column])

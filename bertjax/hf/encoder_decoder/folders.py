@@ -109,7 +109,7 @@ def write_folder(
         folder: a new or empty folder, or with `overwrite` an earlier export.
         model: the model.
         overwrite: replace an earlier export.
-        dtype: of the weights: float32, bfloat16 or float16.
+        dtype: type of the weights: float32, bfloat16 or float16.
         max_shard_bytes: larger weights are split into files of this size, with an index.
         card: facts for README.md; see `model_card.render_facts`.
 

@@ -61,7 +61,7 @@ class PretrainedEncoderDecoder(EncoderDecoderWeights):
             decoder_input_ids: tokens of the target, shifted: the start token, then all but the last [B, T].
             decoder_attention_mask: [B, T]; None = all tokens are real.
             output_hidden_states: also return the states of all layers.
-            token_type_ids: of the source [B, S]; None = zeros.
+            token_type_ids: token types of the source [B, S]; None = zeros.
 
         Raises:
             UserError: an id lies outside its table (JAX would clamp it silently), or a shape or type is wrong.
@@ -92,9 +92,9 @@ class PretrainedEncoderDecoder(EncoderDecoderWeights):
         Args:
             input_ids: tokens of the source [B, S].
             attention_mask: [B, S], 1 = real token; None = all tokens are real.
-            token_type_ids: of the source [B, S]; None = zeros.
-            seed: of samples.
-            **settings: of `GenerationConfig`, named as in `transformers`; defaults are those of generation_config.json.
+            token_type_ids: token types of the source [B, S]; None = zeros.
+            seed: seed of samples.
+            **settings: fields of `GenerationConfig`, by default those of generation_config.json.
 
         Returns:
             Targets with their start token, end token and padding; `num_return_sequences` of each source one after the
@@ -121,7 +121,7 @@ class PretrainedEncoderDecoder(EncoderDecoderWeights):
         Args:
             folder: a new or empty folder, or with `overwrite` an earlier export.
             overwrite: replace an earlier export.
-            dtype: of the weights: float32, bfloat16 or float16.
+            dtype: type of the weights: float32, bfloat16 or float16.
             max_shard_bytes: larger weights are split into files of this size, with an index.
             card: facts for README.md; see `model_card.render_facts`.
         """
@@ -154,8 +154,8 @@ def from_encoders(
         encoder: the encoder.
         decoder: what the decoder starts as; the encoder itself gives bert2bert.
         sharing: what both share: none, embeddings or all (roberta-shared).
-        seed: of the fresh parameters.
-        start_token_id: of the token before the first of a target.
+        seed: seed of the fresh parameters.
+        start_token_id: id of the token before the first of a target.
 
     Raises:
         UserError: the two cannot share what they should.

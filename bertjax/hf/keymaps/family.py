@@ -192,7 +192,7 @@ def linear(
         axes: letters of the kernel's axes, [in, out].
         bias: whether the layer has a bias.
         head: the head that it belongs to.
-        transform: of the kernel.
+        transform: transform of the kernel.
     """
     kernel = Entry(_leaf(param, "kernel"), f"{tensor}.weight", axes, transform, head)
     if not bias:
@@ -274,6 +274,7 @@ class ConfigJson(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
+        """Returns a value and counts the key as read."""
         self.unread.discard(key)
         return super().get(key, default)
 

@@ -134,7 +134,7 @@ class BertjaxEncoderDecoderConfig(PretrainedConfig):
     Attributes:
         encoder, decoder: the towers; `cross_attention_hidden_size` of the decoder is the width of the encoder.
         sharing: parameters of the encoder that the decoder uses: embeddings (the word table), all or none.
-        pad_token_id, decoder_start_token_id: of targets.
+        pad_token_id, decoder_start_token_id: ids of targets.
     """
 
     model_type = "bertjax-encoder-decoder"

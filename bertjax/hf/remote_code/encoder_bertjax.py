@@ -144,8 +144,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
             inputs_embeds: word embeddings instead of `input_ids` [B, S, E].
             output_attentions: also return the probabilities of all layers; needs `attn_implementation="eager"`.
             output_hidden_states: also return the hidden states of all layers.
-            encoder_hidden_states: of a decoder: output of the encoder [B, K, D2].
-            encoder_attention_mask: of a decoder: 1 = real token of the encoder [B, K]; None = all are real.
+            encoder_hidden_states: output of the encoder, for a decoder [B, K, D2].
+            encoder_attention_mask: 1 = real token of the encoder, for a decoder [B, K]; None = all are real.
         """
         words = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         positions, types = self.position_ids(words, input_ids, position_ids), token_type_ids

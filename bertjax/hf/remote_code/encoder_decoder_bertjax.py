@@ -97,8 +97,8 @@ class BertjaxForConditionalGeneration(BertjaxPreTrainedModel, GenerationMixin):
             attention_mask: 1 = real token of the source [B, S]; None = all tokens are real.
             decoder_input_ids: target, the start token first [B, T]; None = the labels, one token late.
             decoder_attention_mask: 1 = real token of the target [B, T].
-            token_type_ids: of the source [B, S]; None = zeros.
-            encoder_outputs: of an earlier call, instead of `input_ids`.
+            token_type_ids: token types of the source [B, S]; None = zeros.
+            encoder_outputs: outputs of an earlier call, instead of `input_ids`.
             inputs_embeds: word embeddings instead of `input_ids` [B, S, E].
             labels: ids of the targets [B, T], -100 where there is no loss.
             output_attentions, output_hidden_states: as in `BertjaxModel.forward`, of both towers.
@@ -159,9 +159,9 @@ class BertjaxForConditionalGeneration(BertjaxPreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: the target so far [B, T].
-            encoder_outputs: of the encoder.
-            attention_mask: of the source.
-            **kwargs: of which the mask of the target is used.
+            encoder_outputs: outputs of the encoder.
+            attention_mask: mask of the source.
+            **kwargs: further inputs; only the mask of the target is used.
         """
         return {
             "encoder_outputs": encoder_outputs,

@@ -22,6 +22,7 @@ class BertjaxPooler(nn.Module):
         self.act = ACTIVATIONS[config.pooler_act]
 
     def forward(self, summary: Tensor) -> Tensor:
+        """Returns the pooled vector of a summary [..., D]."""
         return self.act(self.dense(summary))
 
 
@@ -40,6 +41,7 @@ class BertjaxMlmHead(nn.Module):
         self.scale = size**-0.5 if config.scale_logits else 1.0
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Returns scores [..., V] of hidden states [..., D]."""
         if self.dense is not None:
             hidden = self.norm(self.act(self.dense(hidden)))
         return self.decoder(hidden * self.scale)
@@ -57,6 +59,7 @@ class BertjaxReplacedTokenHead(nn.Module):
         self.act = ACTIVATIONS[config.hidden_act]
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Returns a score per token [B, S] from hidden states [B, S, D]."""
         hidden = self.norm(hidden + hidden[:, :1]) if self.add_summary else hidden
         return self.output(self.act(self.dense(hidden)))[..., 0]
 
@@ -99,6 +102,7 @@ class BertjaxScoreHead(nn.Module):
         self.output = nn.Linear(size, num_scores or 2)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Returns scores [..., labels] of vectors [..., D]."""
         if self.dense is not None:
             hidden = self.norm(self.act(self.dense(hidden)))
         return self.output(self.dropout(hidden))

@@ -49,8 +49,8 @@ def frequencies(size: int, base: float, device: torch.device) -> Tensor:
 
     Args:
         size: width of what is rotated or added.
-        base: of the powers.
-        device: of the result.
+        base: base of the powers.
+        device: device of the result.
     """
     return 1.0 / base ** (torch.arange(0, size, 2, device=device).float() / size)
 
@@ -103,7 +103,7 @@ class BertjaxContext:
         rotation: cosines and sines of every token [B, 1, S, H], for rotary positions.
         columns: column of the table of distances for every query and key [1 or B, S, S], for relative positions.
         types_differ: True where query and key have different token types [B, 1, S, S], for relative segments.
-        cross: of a decoder: the context of its attention to the output of the encoder.
+        cross: context of the attention to the output of the encoder, for a decoder.
     """
 
     visible: Tensor | None = None
@@ -339,6 +339,7 @@ class BertjaxFeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Returns the block without norm and residual [B, S, D]."""
         inner = self.intermediate(hidden)
         inner = self.act(inner) if self.gate is None else self.act(self.gate(hidden)) * inner
         return self.output(self.dropout(inner))
@@ -369,7 +370,7 @@ class BertjaxLayer(GradientCheckpointingLayer):
 
         Args:
             hidden, positions, context, source: as in `BertjaxAttention.forward`.
-            encoded: of a decoder: output of the encoder [B, K, D2].
+            encoded: output of the encoder, for a decoder [B, K, D2].
         """
         attention, cross, feed_forward = self.attention, self.cross_attention, self.feed_forward
         crossed = None
@@ -407,4 +408,5 @@ class BertjaxDistanceEmbeddings(nn.Module):
         self.norm = make_norm(config, present=config.norm_relative_embeddings)
 
     def forward(self) -> Tensor:
+        """Returns the table [2 * attention_span, D]."""
         return self.norm(self.weight)

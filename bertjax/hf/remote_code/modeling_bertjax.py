@@ -103,7 +103,10 @@ class BertjaxForMaskedLM(BertjaxLanguageModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """Args: as in `BertjaxModel.forward`; `labels` are ids [B, S], -100 where there is no loss."""
+        """Scores the vocabulary for every masked token; `labels` are ids [B, S], -100 where there is no loss.
+
+        Args: as in `BertjaxModel.forward`.
+        """
         options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
         inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
         logits, outputs = self.score_tokens(input_ids, inputs)
@@ -129,7 +132,10 @@ class BertjaxForCausalLM(BertjaxLanguageModel, GenerationMixin):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
-        """Args: as in `BertjaxModel.forward`; `labels` are ids [B, S], -100 where there is no loss."""
+        """Scores the vocabulary for every next token; `labels` are ids [B, S], -100 where there is no loss.
+
+        Args: as in `BertjaxModel.forward`.
+        """
         options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
         last = kwargs.pop("logits_to_keep", 0)
         inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
@@ -239,7 +245,10 @@ class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Args: as in `BertjaxModel.forward`; `labels` are classes [B], or numbers [B, C]."""
+        """Scores the classes of every text; `labels` are classes [B], or numbers [B, C].
+
+        Args: as in `BertjaxModel.forward`.
+        """
         kwargs.pop("num_items_in_batch", None)
         inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
         outputs = self.encoder(input_ids, **inputs)
@@ -277,7 +286,10 @@ class BertjaxForTokenClassification(BertjaxPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> TokenClassifierOutput:
-        """Args: as in `BertjaxModel.forward`; `labels` are classes [B, S], -100 where there is no loss."""
+        """Scores the classes of every token; `labels` are classes [B, S], -100 where there is no loss.
+
+        Args: as in `BertjaxModel.forward`.
+        """
         options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
         inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
         outputs = self.encoder(input_ids, **inputs)
@@ -307,7 +319,10 @@ class BertjaxForQuestionAnswering(BertjaxPreTrainedModel):
         end_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
-        """Args: as in `BertjaxModel.forward`; the positions are those of the answer [B]."""
+        """Scores every token as the first and the last of the answer; the positions are those of the answer [B].
+
+        Args: as in `BertjaxModel.forward`.
+        """
         kwargs.pop("num_items_in_batch", None)
         inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
         outputs = self.encoder(input_ids, **inputs)

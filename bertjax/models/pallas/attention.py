@@ -74,11 +74,11 @@ def pallas_attention(
 
     Args:
         q, k, v, context: as in `dot_product_attention`.
-        dtype: of the operands.
+        dtype: type of the operands.
         rate: probability of dropping a probability.
-        key: of the dropout; None = no dropout.
+        key: key of the dropout; None = no dropout.
         terms: further terms of the scores; None = there are none.
-        divisor: of the scores; None = sqrt(H).
+        divisor: divisor of the scores; None = sqrt(H).
     """
     length, num_keys, platform = q.shape[1], k.shape[1], target_platform()
     compiler = COMPILERS.get(platform, "triton")

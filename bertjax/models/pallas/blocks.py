@@ -58,6 +58,7 @@ class Queries(NamedTuple):
 
     @property
     def by_distance(self) -> Any:
+        """The vectors that are multiplied with distance embeddings."""
         return self.vectors if self.distance_vectors is None else self.distance_vectors
 
 
@@ -110,7 +111,7 @@ def store(ref: Any, x: Array) -> None:
 
 
 def product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
-    """Sums over one axis of each of two matrices, float32.
+    """Computes the product of two matrices over one axis of each, float32 [m, n].
 
     Args:
         a, b: matrices.
@@ -120,7 +121,7 @@ def product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
 
 
 def visible_pairs(settings: KernelSettings, queries: Queries, keys: Keys, query_block: Any, key_block: Any) -> Array:
-    """Returns the rule of `AttentionContext.visible` for real queries of a block and the keys of one.
+    """Returns the rule of `AttentionContext.visible` for the queries of a block and the keys of one, bool [Q, K].
 
     Args:
         settings: window and causality.
@@ -145,7 +146,7 @@ def _positions(settings: KernelSettings, block: Any, axis: int) -> Int[Array, "Q
 
 
 def visible_blocks(settings: KernelSettings, queries: Queries, keys: Keys) -> Bool[Array, "B I J"]:
-    """Returns False for a block of queries and one of keys that see nothing of each other by segments, ranks or window.
+    """Returns which of the I blocks of queries and J blocks of keys see each other, by segments, ranks and window.
 
     That skips every block of other segments if ids rise along the sequence, as packing numbers them.
 
@@ -186,8 +187,8 @@ def drop_pairs(settings: KernelSettings, x: Array, words: Any, query_block: Any,
 
     Args:
         settings: rate.
-        x: number per query and key.
-        words: two random words of the sequence and head.
+        x: numbers [Q, K].
+        words: two random words of the sequence and head, uint32 [2].
         query_block, key_block: numbers of the blocks in the sequence.
     """
     if not settings.rate:
@@ -202,7 +203,7 @@ def keep_block(
     """Returns True for the probabilities that dropout keeps: a hash of two words and both positions.
 
     Args:
-        first, second: random words of the sequence and head.
+        first, second: random words of the sequence and head, uint32 [].
         queries, keys: positions.
         rate: probability of dropping one.
     """

@@ -24,7 +24,7 @@ def distance_table(
     """Returns the table of a padded sequence: the first row that two blocks need is `Positions.first_row`.
 
     Args:
-        embeddings: by falling distance, from `num_keys` - 1 on.
+        embeddings: distance embeddings by falling distance, from `num_keys` - 1 on.
         num_keys: keys before padding; queries are the last of them.
         queries, keys: lengths of the padded sequence, multiples of the block.
     """
@@ -37,7 +37,7 @@ def sum_diagonals(grads: Float[Array, "B I N C H"], sets: int) -> Float[Array, "
     """Returns the gradient of a table from those of the parts that the diagonals of blocks read, which overlap.
 
     Args:
-        grads: of every sequence and diagonal.
+        grads: gradients of every sequence and diagonal.
         sets: number of tables, G.
     """
     totals = grads.reshape(sets, -1, *grads.shape[1:]).sum(axis=1).transpose(0, 1, 3, 2, 4)
@@ -84,7 +84,7 @@ class Positions:
 
         Args:
             term: c2p or p2c.
-            grad_scores: of the sum of the scores, in the dtype of the operands.
+            grad_scores: gradient of the sum of the scores, in the dtype of the operands.
             first_row: as in `scores`.
         """
         for each, embeddings in self._embeddings(first_row):
@@ -96,7 +96,7 @@ class Positions:
         """Returns the gradients of the rows of every table that a block of queries and one of keys read [C, H].
 
         Args:
-            grad_scores: of the sum of the scores, in the dtype of the operands.
+            grad_scores: gradient of the sum of the scores, in the dtype of the operands.
             q, k: partners of the embeddings [T, H].
         """
         return tuple(
@@ -108,7 +108,7 @@ class Positions:
         """Reads the rows of a table from `first_row` on.
 
         Args:
-            term: of the table.
+            term: term of the table.
             table: reference to it.
             first_row: as in `scores`.
         """

@@ -138,7 +138,7 @@ def draw_lengths(
     Args:
         config: rate and mean length.
         words: the tokens of the text.
-        noise: a random number per token of the text, enough for as many lengths.
+        noise: uniform in [0, 1), one number per token [B, S]: enough for as many lengths.
         total: tokens of the text of every example.
 
     Returns:
@@ -157,7 +157,7 @@ def draw_lengths(
 
 
 def span_probabilities(mean: float) -> np.ndarray:
-    """Returns the Poisson probabilities of lengths 0, 1, ..., up to the first one below 1e-7."""
+    """Returns the Poisson probabilities of lengths 0, 1, ..., float64 [lengths], up to the first one below 1e-7."""
     lengths = range(128)
     shares = [math.exp(-mean + length * math.log(mean) - math.lgamma(length + 1)) for length in lengths]
     count = next((n for n, share in enumerate(shares) if share < _LEAST_PROBABILITY and n > mean), 127) + 1

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.objectives.denoising import TsdaeConfig
 from bertjax.objectives.base import FlopsTerm, Key, example_keys
-from bertjax.objectives.contrastive import pool_examples
+from bertjax.objectives.contrastive import embed_examples
 from bertjax.objectives.denoising.layout import as_target, close_gaps, drop_tokens
 from bertjax.objectives.masking.tokens import ORDER, Tokens, draw_uniform, locate_tokens, locate_words, token_keys
 from bertjax.objectives.seq2seq import SequenceToSequence
@@ -46,7 +46,7 @@ class Tsdae(SequenceToSequence):
     def decoder_source(
         self, states: Float[Array, "B S D"], batch: Batch
     ) -> tuple[Float[Array, "B E D"], Int[Array, "B E"]]:
-        vectors = pool_examples(states, batch, self.config.pooling)
+        vectors = embed_examples(states, batch, self.config.pooling)
         number = jnp.arange(1, vectors.shape[1] + 1, dtype=jnp.int32)[None, :]
         return vectors.astype(states.dtype), jnp.where(batch["example_weights"] > 0, number, 0)
 

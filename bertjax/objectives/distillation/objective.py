@@ -53,13 +53,13 @@ class Encoded(NamedTuple):
     key: Key | None
 
     def mlm_states(self, batch: Batch, positions: Array | None) -> Float[Array, "B T D"]:
-        """Returns the inputs of the MLM head at these positions; None = everywhere."""
+        """Returns the inputs of the MLM head at positions [B, M] (T = M); None = everywhere (T = S)."""
         return self.model.mlm_hidden_states(
             self.outputs, batch["segment_ids"], batch["position_ids"], positions, self.key
         )
 
     def tensor(self, layer: int, name: str) -> Array:
-        """Returns a collected tensor of a layer's attention."""
+        """Returns a collected tensor of a layer's attention; see `Layer.attention_tensors` for names and shapes."""
         return self.outputs.attention_tensors[f"layers/{layer}/{name}"]
 
 

@@ -16,13 +16,13 @@ NGRAM_PASSES = 10
 
 
 def sample_ngram_lengths(noise: Array, max_ngram: int) -> Array:
-    """Returns lengths 1 .. max_ngram with probabilities proportional to 1 / n, from uniform noise."""
+    """Returns lengths 1 .. max_ngram with probabilities proportional to 1 / n, from uniform noise [...]."""
     shares = 1.0 / np.arange(1, max_ngram + 1)
     return sample_lengths(noise, shares / shares.sum())
 
 
 def sample_lengths(noise: Array, shares: np.ndarray) -> Array:
-    """Returns 1 + the index that uniform noise draws from a distribution."""
+    """Returns 1 + the index that uniform noise [...] draws from the distribution `shares` [lengths], int32 [...]."""
     limits = jnp.asarray(np.cumsum(shares)[:-1], jnp.float32)
     return 1 + (noise[..., None] >= jnp.expand_dims(limits, range(noise.ndim))).sum(axis=-1, dtype=jnp.int32)
 

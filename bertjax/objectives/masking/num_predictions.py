@@ -16,7 +16,7 @@ _MIN_EXAMPLE = 3  # [CLS], a token, [SEP]
 
 
 def mask_rate_at(config: MaskingConfig, cursor: Array | None) -> float | Float[Array, ""]:
-    """Returns the share to mask in batch `cursor`, constant or linear in the cursor; None = the first share."""
+    """Returns the share to mask in batch `cursor`, constant or linear in the cursor []; None = the first share."""
     if config.mask_rate_final is None or cursor is None:
         return config.mask_rate
     progress = jnp.clip(cursor.astype(jnp.float32) / config.schedule_steps, 0.0, 1.0)

@@ -19,7 +19,7 @@ three. A span that is still open after the last pass, late in the order, becomes
 
 
 def span_length_probabilities(p: float, max_span: int) -> np.ndarray:
-    """Returns geometric probabilities of 1 .. max_span words, truncated and scaled to sum to 1 (p = 0.2: mean 3.80)."""
+    """Returns the truncated geometric probabilities of 1 .. max_span words, float64 [max_span] (p = 0.2: mean 3.80)."""
     shares = p * (1.0 - p) ** np.arange(max_span)
     return shares / shares.sum()
 

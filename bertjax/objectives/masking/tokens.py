@@ -151,13 +151,13 @@ def token_keys(tokens: Tokens) -> Array:
 
 
 def token_keys_at(tokens: Tokens, positions: Int[Array, "B M"]) -> Array:
-    """Returns `token_keys` at some positions of the sequence only."""
+    """Returns `token_keys` at some positions of the sequence only, keys [B, M]."""
     example, position = (jnp.take_along_axis(x, positions, axis=1) for x in (tokens.example, tokens.positions))
     return jax.vmap(jax.vmap(jax.random.fold_in))(jnp.take_along_axis(tokens.keys, example, axis=1), position)
 
 
 def draw_uniform(keys: Array, purpose: int) -> Float[Array, "B M"]:
-    """Returns a number in [0, 1) per key."""
+    """Returns a number in [0, 1) per key [B, M]."""
     return jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, purpose))))(keys)
 
 

@@ -38,11 +38,11 @@ class RandomOrder:
         self._is_first = self.example != previous
 
     def sort(self, values: Array) -> Array:
-        """Returns values of words in this order."""
+        """Returns values of words [B, S] in this order."""
         return jnp.take_along_axis(values, self.order, axis=1)
 
     def unsort(self, values: Array) -> Array:
-        """Returns sorted values in the order of the text."""
+        """Returns sorted values [B, S] in the order of the text."""
         return jnp.take_along_axis(values, self.rank, axis=1)
 
     def cumulative(self, values: Int[Array, "B S"]) -> Int[Array, "B S"]:

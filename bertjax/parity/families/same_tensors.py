@@ -14,7 +14,7 @@ def _like(base: Case, family: str, stem: str, classes: str, name: str = "", **co
 
     Args:
         base: case whose sizes and classes are taken.
-        family: of the table.
+        family: name of the family in the table.
         stem: what the names of the other classes begin with.
         classes: what the names of these classes begin with.
         name: what is unusual besides.
