@@ -9,6 +9,7 @@ plain             float32 matmuls, scanned layers, untiled attention, a threefry
 speed-ups         bfloat16 matmuls, unrolled layers, 16 bits per element from rbg, attention by platform,
                   `--together` steps per dispatch
 speed-ups, half   the same with optimizer.moments_dtype=bfloat16
+bfloat16          speed-ups with train.result_dtype=bfloat16: results of matmuls, norms and the residual stream
 kernels           speed-ups with bertjax's own attention kernel (interpreted on a CPU) and dropout by a hash
 
 Prints and writes to OUT/table.md the mean of the final held-out losses, their standard error, the difference from the
@@ -31,8 +32,8 @@ from typing import NamedTuple
 import numpy as np
 
 CONFIG = Path(__file__).parents[1] / "configs" / "bert.py"
-PLAIN, FAST, HALF, KERNELS = "plain", "speed-ups", "speed-ups, half", "kernels"
-WAYS = PLAIN, FAST, HALF, KERNELS
+PLAIN, FAST, HALF, SHORT, KERNELS = "plain", "speed-ups", "speed-ups, half", "bfloat16", "kernels"
+WAYS = PLAIN, FAST, HALF, SHORT, KERNELS
 RUN_PLAIN = "run-plain"
 """First argument of the process that trains with dropout as jax itself would do it."""
 
@@ -64,6 +65,8 @@ def settings(way: str, together: int) -> list[str]:
         return [*results, "--config.model.attention_implementation=xla"]
     results = ["--config.train.compute_dtype=bfloat16", "--config.model.unroll=2", "--config.train.dropout_prng=rbg"]
     results.append(f"--config.train.steps_per_dispatch={together}")
+    if way == SHORT:
+        return [*results, "--config.train.result_dtype=bfloat16"]
     if way == KERNELS:
         return [*results, "--config.train.dropout_prng=hash", "--config.model.attention_implementation=pallas"]
     return [*results, "--config.optimizer.moments_dtype=bfloat16"] if way == HALF else results
@@ -154,10 +157,10 @@ def table(results: Mapping[str, Sequence[float]]) -> list[str]:
 
 def compare(options: argparse.Namespace, more: Sequence[str]) -> dict[str, list[float]]:
     """Runs everything seed by seed, so that the table is useful before the end."""
-    results: dict[str, list[float]] = {way: [] for way in WAYS}
+    results: dict[str, list[float]] = {way: [] for way in WAYS if way == PLAIN or way in options.ways}
     for seed in range(options.seeds):
-        for way in WAYS:
-            results[way].append(final_loss(way, seed, options, more))
+        for way, losses in results.items():
+            losses.append(final_loss(way, seed, options, more))
             if results[PLAIN]:
                 done = {name: losses for name, losses in results.items() if losses}
                 (options.out / "table.md").write_text("\n".join(table(done)) + "\n", encoding="utf-8")
@@ -193,6 +196,7 @@ def main() -> int:
     parser.add_argument("--platform", default="any", help="cpu, gpu, tpu or any")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="compared with plain (default: all)")
     parser.add_argument("--together", type=int, default=10, help="steps a dispatch of the speed-ups (default 10)")
     options, more = parser.parse_known_args()
     for name in ("steps", "seeds", "together"):

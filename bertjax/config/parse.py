@@ -24,7 +24,7 @@ from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_files import check_source
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, expand_lists, parse_source
-from bertjax.config.training import AnomalyConfig, LoopConfig
+from bertjax.config.training import AnomalyConfig, LoopConfig, TrainConfig
 from bertjax.errors import UserError
 from bertjax.storage import copy_folder, is_url
 
@@ -56,7 +56,7 @@ def check(cfg: ConfigDict) -> None:
         )
     if cfg.resume_from is not None and cfg.init_from is not None:
         raise UserError("init_from and resume_from both set the state to start from: use one of them")
-    for cls in (DataConfig, FilterConfig, SourceMixtureConfig, DistributedConfig):
+    for cls in (DataConfig, FilterConfig, SourceMixtureConfig, DistributedConfig, TrainConfig):
         read_group(cfg, cls)
     _check_eval_sources(cfg)
     if cfg.export.average_last > cfg.checkpoint.keep:

@@ -59,6 +59,13 @@ class TrainConfig(Settings, group="train"):
         help="Type of the inputs of matmuls; weights and sums stay float32. auto: bfloat16 on accelerators and on CPUs "
         "that multiply it fast (avx512_bf16, amx_bf16), else float32.",
     )
+    result_dtype: str = setting(
+        "auto",
+        choices=("auto", "float32", "bfloat16"),
+        help="Type of what layers compute and hand on: results of matmuls, norms, the residual stream; sums, softmax "
+        "and losses stay float32. auto: that of the inputs of matmuls on accelerators, float32 on CPUs. bfloat16 needs "
+        "inputs of matmuls in bfloat16; float32 takes up to twice the memory and its traffic.",
+    )
     log_interval_steps: int = setting(
         5000,
         at_least=1,
@@ -72,6 +79,13 @@ class TrainConfig(Settings, group="train"):
         help="Random bits of dropout: threefry and hash are the same on every mesh and machine. hash takes a third "
         "of threefry's operations and stores no mask on accelerators; rbg is jax's generator of the hardware.",
     )
+
+    def check(self) -> None:
+        if self.result_dtype == "bfloat16" and self.compute_dtype == "float32":
+            raise UserError(
+                "train.result_dtype=bfloat16 and train.compute_dtype=float32: matmuls of float32 inputs have float32 "
+                "results; set train.compute_dtype=bfloat16 as well, or leave train.result_dtype=auto"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

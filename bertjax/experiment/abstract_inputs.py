@@ -64,6 +64,7 @@ def step_settings(exp: build.Experiment) -> dict[str, Any]:
         "microbatches": cfg.train.microbatches,
         "seq_len": cfg.data.seq_len,
         "compute_dtype": exp.model.compute_dtype,
+        "result_dtype": exp.model.result_dtype,
         "devices": exp.mesh.size,
         "device_kind": exp.mesh.devices.flat[0].device_kind,
     }
@@ -74,5 +75,5 @@ def format_step(settings: Mapping[str, Any]) -> str:
     several = "" if settings["microbatches"] == 1 else f" in {settings['microbatches']} microbatches"
     return (
         f"{settings['objective']}, {settings['batch_size']} sequences of {settings['seq_len']} tokens{several}, "
-        f"matmuls in {settings['compute_dtype']}"
+        f"matmuls in {settings['compute_dtype']}, results in {settings['result_dtype']}"
     )

@@ -138,14 +138,15 @@ def platform_config(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     faster, but `remat` then saves nothing, since XLA merges repeated computations.
     """
     on_cpu = target_platform() == "cpu"
-    compute = cfg.train.compute_dtype
+    compute, result = cfg.train.compute_dtype, cfg.train.result_dtype
     if compute == "auto":
-        compute = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"
+        is_short = result == "bfloat16" or not on_cpu or _cpu_multiplies_bfloat16()
+        compute = "bfloat16" if is_short else "float32"
+    if result == "auto":
+        result = "float32" if on_cpu else compute
     is_chosen = isinstance(cfg.model.unroll, int)  # also for a teacher, whose own config leaves it open
     unroll = model.unroll or (model.num_layers if model.remat == "none" and not is_chosen else 1)
-    return dataclasses.replace(
-        model, compute_dtype=compute, result_dtype="float32" if on_cpu else compute, unroll=unroll
-    )
+    return dataclasses.replace(model, compute_dtype=compute, result_dtype=result, unroll=unroll)
 
 
 def _cpu_multiplies_bfloat16() -> bool:

@@ -15,7 +15,7 @@ from bertjax.config.overrides import apply_overrides, declared, from_json, load_
 from bertjax.config.presets import preset
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# the tokenizer and train.compute_dtype set these, and keys of an extension
+# the tokenizer, train.compute_dtype and train.result_dtype set these, and keys of an extension
 FROM_ELSEWHERE = {"vocab_size", "padded_vocab_size", "pad_token_id", "compute_dtype", "result_dtype"}
 FROM_ELSEWHERE |= {"attention_settings", "cross_attention_hidden_size"}
 SPECS = [
