@@ -26,7 +26,8 @@ if _ON_GPU:
 # Compilation takes most of the time: LLVM does not optimize, and the older emitters of fusions need half of the time.
 # Flags from the environment come last and take precedence.
 _FLAGS = f"--xla_force_host_platform_device_count={_DEVICES} --xla_backend_optimization_level=0"
-_FLAGS += " --xla_llvm_disable_expensive_passes=true"
+# Programs are small: to split each into modules for several threads takes longer than to compile it in one.
+_FLAGS += " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # jaxlib 0.12 aborts on this flag
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{_FLAGS} {os.environ.get('XLA_FLAGS', '')}"
