@@ -11,7 +11,14 @@ import jax
 from bertjax.aot.collectives import Collective, totals_by_kind
 from bertjax.aot.compile import CompiledStep, StepEstimate
 from bertjax.aot.gpu import GpuSpec, gpu_spec
-from bertjax.aot.roofline import ATTENTION_SHARE, MATMUL_SHARE, kernel_totals, kernels, matmuls_by_type
+from bertjax.aot.roofline import (
+    ATTENTION_SHARE,
+    MATMUL_SHARE,
+    kernel_totals,
+    kernels,
+    kernels_by_scope,
+    matmuls_by_type,
+)
 from bertjax.aot.topology import ChipSpec, chip_spec
 from bertjax.config.model import EncoderConfig
 from bertjax.experiment.abstract_inputs import format_step, step_settings
@@ -83,12 +90,16 @@ def step_metrics(compiled: CompiledStep, estimate: StepEstimate | None) -> dict[
 
 
 def _gpu_metrics(compiled: CompiledStep, gpu: GpuSpec, peak: float, length: int) -> dict[str, Any]:
-    """Returns kernels by kind and matmuls by element types."""
+    """Returns kernels by kind and by named scope, and matmuls by element types."""
     items = kernels(parse_hlo(compiled.text), gpu, peak, length)
     return {
         "kernels": [
             {"kind": kind, "count": count, "seconds": seconds, "bytes": size}
             for kind, (count, seconds, size) in kernel_totals(items).items()
+        ],
+        "scopes": [
+            {**scope._asdict(), "kind": kind, "count": count, "seconds": seconds, "bytes": size}
+            for (scope, kind), (count, seconds, size) in kernels_by_scope(items).items()
         ],
         "matmuls": [
             {"types": types, "count": count, "seconds": seconds}
@@ -205,6 +216,10 @@ def _gpu_time_lines(metrics: Mapping[str, Any]) -> list[str]:
         f"  matmul {each['types']:<15} {each['count']:>7,} {'':>9} {format_seconds(each['seconds']):>10}"
         for each in metrics["matmuls"]
     ]
+    for each in metrics["scopes"]:
+        if each["kind"] == "other":
+            name, size = f"{each['title']}, {each['direction']}", f"{each['bytes'] / 2**30:>9,.2f}"
+            lines.append(f"  other: {name:<37} {each['count']:>7,} {size} {format_seconds(each['seconds']):>10}")
     return [
         *lines,
         f"time             ROOFLINE, not measured: {format_seconds(seconds)}, would be an MFU of {100 * mfu:.1f} %",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from bertjax.aot.gpu import GpuSpec
 from bertjax.models.pallas.blocks import BLOCKS
 from bertjax.runtime.hlo import Instruction, Program, array_bytes, array_shapes, execution_counts
+from bertjax.runtime.scopes import StepScope, most_common_op_name, scope_of
 
 MATMUL_SHARE = 0.7
 """Share of the peak that matrix multiplications are assumed to reach."""
@@ -62,6 +63,7 @@ class Kernel(NamedTuple):
 
     kind     matmul, attention, collective or other
     types    for a matmul: element types of its operands and its result, such as bf16 bf16 -> f32
+    op_name  jax's name of the operation, of a fusion without one the most common name in it
     seconds  of all its runs in a step
     times    it runs in a step; those in loops of unknown length count once
     """
@@ -103,7 +105,8 @@ def kernels(program: Program, gpu: GpuSpec, peak: float, length: int) -> list[Ke
         times = counts[name] or 1
         for each in instructions:
             if each.opcode not in _FREE and not each.opcode.endswith("-done"):
-                result.append(_kernel(each, by_name, times, moved_bytes(each, by_name, program), (gpu, peak, length)))
+                kernel = _kernel(each, by_name, times, moved_bytes(each, by_name, program), (gpu, peak, length))
+                result.append(kernel._replace(op_name=kernel.op_name or most_common_op_name(program, each)))
     return result
 
 
@@ -116,6 +119,15 @@ def kernel_totals(items: Iterable[Kernel]) -> dict[str, tuple[int, float, int]]:
         total[1] += each.seconds
         total[2] += each.bytes * each.times
     return {kind: (int(count), seconds, int(size)) for kind, (count, seconds, size) in sorted(totals.items())}
+
+
+def kernels_by_scope(items: Iterable[Kernel]) -> dict[tuple[StepScope, str], tuple[int, float, int]]:
+    """Returns (scope, kind) -> (number per step, seconds, bytes), the longest first."""
+    groups: defaultdict[tuple[StepScope, str], list[Kernel]] = defaultdict(list)
+    for each in items:
+        groups[scope_of(each.op_name), each.kind].append(each)
+    totals = {(scope, kind): kernel_totals(group)[kind] for (scope, kind), group in groups.items()}
+    return dict(sorted(totals.items(), key=lambda pair: -pair[1][1]))
 
 
 def matmuls_by_type(items: Iterable[Kernel]) -> dict[str, tuple[int, float]]:

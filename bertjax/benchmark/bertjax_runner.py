@@ -15,11 +15,12 @@ import jax
 import numpy as np
 
 from bertjax.benchmark.interleaved_timing import TimedRun
-from bertjax.benchmark.trace import StepScope, seconds_by_scope
+from bertjax.benchmark.trace import seconds_by_scope
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.experiment import build
 from bertjax.runtime import platform
+from bertjax.runtime.scopes import StepScope
 from bertjax.training.flops import bytes_per_device
 from bertjax.training.sharding import local_sequences, put_batch
 from bertjax.training.timing import DataWaitTimer

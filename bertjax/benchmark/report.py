@@ -12,9 +12,9 @@ from bertjax.benchmark.bertjax_runner import BertjaxRunner
 from bertjax.benchmark.interleaved_timing import TimedRun, median_range, speed_ratios
 from bertjax.benchmark.torch_baseline import TrialResult
 from bertjax.benchmark.torch_subprocess import TorchProcess
-from bertjax.benchmark.trace import DIRECTIONS, StepScope
 from bertjax.experiment.abstract_inputs import format_step, step_settings
 from bertjax.io.units import format_bytes, format_seconds
+from bertjax.runtime.scopes import DIRECTIONS, StepScope
 from bertjax.training.flops import FLOPS_FORMULA, peak_flops, training_flops
 
 

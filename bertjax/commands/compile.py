@@ -32,7 +32,11 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("set --topology, such as v5e-16 or h100:1x8, or --devices N for N virtual CPU devices")
     if out is not None and not out.resolve().parent.is_dir():
         raise UserError(f"--out {out}: the folder {out.resolve().parent} does not exist")
-    os.environ["JAX_PLATFORMS"] = "cpu"  # nothing runs, so no accelerator is opened
+    import jax
+
+    # nothing runs, so no accelerator is opened; a jax that is imported already does not read the environment
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")
     from bertjax.aot.compile import compile_step, estimate_step
     from bertjax.aot.report import format_metrics, step_metrics
     from bertjax.aot.topology import topology_devices, virtual_devices

@@ -227,7 +227,7 @@ def dot_product_attention(
         out = merge_blocks(attend(*blocks, config, key), *q.shape[:2])
     else:
         out = attend(q, k, v, context.visible(), config, key)
-    if context.mask is None:
+    if context.mask is None and (implementation not in ("cudnn", "pallas") or context.key_segment_ids is not None):
         out = jnp.where(context.sees_key()[:, :, None, None], out, jnp.zeros((), out.dtype))
     return out.astype(config.result_dtype)
 

@@ -10,7 +10,6 @@ import numpy as np
 from jax.extend.random import define_prng_impl, threefry2x32_p
 from jaxtyping import Array
 
-from bertjax.models.linear import recompute
 from bertjax.models.mesh import manual_batch_shard, target_platform
 
 Key = Array
@@ -32,12 +31,34 @@ def dropout(x: Array, rate: float, key: Key | None, batched: bool = True) -> Arr
     if key is None or rate == 0.0:
         return x
 
-    def drop(x: Array, key: Key) -> Array:
-        keep, scale = keep_mask(key, rate, x.shape, batched)
-        return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
-
     # a hash costs less than the bytes of its result
-    return recompute(drop)(x, key) if _name(key) == "hash" else drop(x, key)
+    redraw = _name(key) == "hash" and target_platform() != "cpu"
+    return (_redrawn if redraw else _drop)(x, key, rate, batched)
+
+
+def _drop(x: Array, key: Key, rate: float, batched: bool) -> Array:
+    keep, scale = keep_mask(key, rate, x.shape, batched)
+    if target_platform() == "cuda" and x.dtype == jnp.bfloat16:
+        # In float32, so that the factor is exact, and since XLA keeps an array of bfloat16 zeros of this shape for the
+        # gradient of `gather_positions`, which every layer would read.
+        return (x.astype(jnp.float32) * jnp.where(keep, jnp.float32(scale), jnp.float32(0.0))).astype(x.dtype)
+    return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
+
+
+_redrawn = jax.custom_vjp(_drop, nondiff_argnums=(2, 3))
+"""Dropout whose backward pass draws the mask again. `jax.checkpoint` would not let the gradient fuse with others."""
+
+
+def _redraw_forward(x: Array, key: Key, rate: float, batched: bool) -> tuple[Array, Key]:
+    return _drop(x, key, rate, batched), key
+
+
+def _redraw_backward(rate: float, batched: bool, key: Key, grad: Array) -> tuple[Array, None]:
+    key = jax.lax.optimization_barrier(key)  # otherwise XLA keeps the mask of the forward pass
+    return _drop(grad, key, rate, batched), None
+
+
+_redrawn.defvjp(_redraw_forward, _redraw_backward)
 
 
 @jax.named_scope("dropout")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bertjax.models.mesh import target_platform
 from bertjax.models.model import Model
 from bertjax.types import Sum, Vocabulary
 
@@ -40,7 +41,7 @@ def vocab_loss_sums(
     Returns:
         `name` and `name_accuracy`; with label smoothing also `name_nll`, the loss without it.
     """
-    correct = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    correct = _select_logits(logits, ids)
     highest = jax.lax.stop_gradient(logits.max(axis=-1))
     log_total = jnp.log(jnp.exp(logits - highest[..., None]).sum(axis=-1)) + highest
     is_right = (correct >= highest).astype(jnp.float32)
@@ -54,6 +55,18 @@ def vocab_loss_sums(
     others = (size - 1) * log_total - (total - correct)  # sum of the negative log-probabilities of the other tokens
     smoothed = (1.0 - label_smoothing) * (log_total - correct) + label_smoothing / (size - 1) * others
     return {name: Sum((smoothed * weights).sum(), count), f"{name}_nll": nll} | accuracy
+
+
+def _select_logits(logits: Float[Array, "*b V"], ids: Int[Array, "*b"]) -> Float[Array, "*b"]:
+    """Returns the logits of the right tokens.
+
+    On accelerators as a sum over the vocabulary, which is read anyway: the gradient of a gather would be a scatter into
+    zeros, which fuses with nothing.
+    """
+    if target_platform() == "cpu":
+        return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    tokens = jax.lax.broadcasted_iota(ids.dtype, logits.shape, logits.ndim - 1)
+    return jnp.where(tokens == ids[..., None], logits, 0.0).sum(axis=-1)
 
 
 def chunked_vocab_loss_sums(

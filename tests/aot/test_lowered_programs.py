@@ -23,10 +23,13 @@ from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
 from bertjax.models import attention_kernels, dropout, linear
 from bertjax.models.pallas import attention as fused_attention
+from bertjax.objectives import vocab_loss
 from bertjax.runtime import platform as runtime_platform
+from bertjax.training import step
 
 FACTS = Path(__file__).with_name("lowered_programs.json")
 LAYERS = 2
+LAYERED = "bert without attention dropout"
 # sizes of the recipes, with few layers and little vocabulary: shapes per layer are those of the published models
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert:base", {}),
@@ -55,14 +58,15 @@ _RESULT = re.compile(r"stablehlo\.(\w+).*tensor<([\dx]+)x(\w+)>(?: loc.*)?$", re
 _NOT_ELEMENTWISE = {"dot_general", "broadcast_in_dim", "reshape", "constant", "custom_call", "iota", "return"}
 
 
-def lowered(name: str, platform: str) -> tuple[str, build.Experiment]:
-    """Returns the StableHLO of the step of the last phase, and its experiment."""
+def lowered(name: str, platform: str, **more: Any) -> tuple[str, build.Experiment]:
+    """Returns the StableHLO of the step of the last phase, and its experiment; `more` are keys with __ for the dot."""
     config, values = RECIPES[name]
     cfg = load_config(config)
     cfg = set_values(cfg, {"model.num_layers": LAYERS, "mesh.data": 1} | values)
+    cfg = set_values(cfg, {key.replace("__", "."): value for key, value in more.items()})
     jax.clear_caches()  # traces of other tests know another platform
     with pytest.MonkeyPatch.context() as patch:
-        for module in (attention_kernels, dropout, linear, fused_attention, runtime_platform):
+        for module in (attention_kernels, dropout, linear, fused_attention, runtime_platform, step, vocab_loss):
             patch.setattr(module, "target_platform", lambda: platform)
         patch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
         exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
@@ -129,8 +133,34 @@ def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
     assert facts == expected
 
 
+def test_elementwise_work_per_layer_is_known() -> None:
+    """Of a layer, forward and backward, as the difference of two depths: it decides how many arrays a step moves."""
+    known = json.loads(FACTS.read_text())
+    if jax.__version__ != known["jax"]:
+        pytest.skip("functions of this jax may consist of other operations")
+    assert elementwise_per_layer() == known["elementwise per layer"]
+
+
+def test_gradients_are_reduced_once_after_all_microbatches() -> None:
+    """One all-reduce for every array of the step's result, each outside of the loop over microbatches."""
+    text, exp = lowered("bert", "cuda", mesh__data=2, train__microbatches=2)
+    lines = {name: re.findall(rf"^( *)%.*stablehlo\.{name}\b", text, re.MULTILINE) for name in ("while", "all_reduce")}
+    arrays = len(jax.tree.leaves(exp.abstract_state().params))
+    assert set(lines["all_reduce"]) == {min(lines["while"])}  # not inside of the loop
+    assert arrays <= len(lines["all_reduce"]) <= arrays + 12  # the loss, sums and counts
+
+
+def elementwise_per_layer() -> int:
+    """Returns the elementwise operations that one more layer of BERT adds to a program for GPUs."""
+    text, exp = lowered(LAYERED, "cuda", model__num_layers=LAYERS + 1)
+    batch_size, seq_len = abstract_batch(exp, exp.programs[-1])["input_ids"].shape
+    deeper = count(text, batch_size * seq_len, exp.model.hidden_size, seq_len)
+    return deeper["elementwise"] - facts_of(LAYERED, "cuda")["elementwise"]
+
+
 if __name__ == "__main__":
     everything: dict[str, Any] = {"jax": jax.__version__}
     for recipe, target in PROGRAMS:
         everything.setdefault(target, {})[recipe] = facts_of(recipe, target)
+    everything["elementwise per layer"] = elementwise_per_layer()
     FACTS.write_text(json.dumps(everything, indent=2) + "\n")

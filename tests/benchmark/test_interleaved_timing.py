@@ -14,8 +14,8 @@ from bertjax.benchmark.interleaved_timing import TimedRun, interleave, median_ra
 from bertjax.benchmark.report import format_scopes, format_torch
 from bertjax.benchmark.torch_baseline import BaselineConfig, RunMode, TorchBaseline
 from bertjax.benchmark.torch_subprocess import TorchProcess
-from bertjax.benchmark.trace import StepScope
 from bertjax.errors import UserError
+from bertjax.runtime.scopes import StepScope
 
 
 class Logged:

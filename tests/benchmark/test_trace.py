@@ -1,4 +1,4 @@
-"""Parts of a training step, from operation names and from a trace of a compiled program."""
+"""Parts of a training step, from a trace of a compiled program."""
 
 from __future__ import annotations
 
@@ -6,27 +6,9 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import pytest
 
-from bertjax.benchmark.trace import StepScope, scope_of, scopes_by_instruction, seconds_by_scope, self_times
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        (
-            "jit(train_step)/jvp()/closed_call/layer/attention/dot_general",
-            StepScope("attention: matmuls, layout", "forward"),
-        ),
-        ("jit(train_step)/transpose(jvp())/layer/attention/softmax/exp", StepScope("attention: softmax", "backward")),
-        ("jit(train_step)/transpose(jvp(embeddings))/dropout/select_n", StepScope("dropout", "backward")),
-        ("jit(train_step)/optimizer/mul", StepScope("clipping and optimizer", "update")),
-        ("jit(train_step)/jvp()/closed_call/jit(_threefry_split)/stacked_layers/while", StepScope("other", "forward")),
-        ("", StepScope("other", "update")),
-    ],
-)
-def test_an_operation_belongs_to_its_innermost_scope(name: str, part: StepScope) -> None:
-    assert scope_of(name) == part
+from bertjax.benchmark.trace import seconds_by_scope, self_times
+from bertjax.runtime.scopes import StepScope, scopes_by_instruction
 
 
 def test_time_inside_others_is_counted_once() -> None:

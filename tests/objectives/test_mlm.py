@@ -15,6 +15,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind
+from bertjax.objectives import vocab_loss
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.objectives.sentence_pairs import sentence_pair_sums
@@ -171,12 +172,16 @@ def test_dropout_only_in_training(objective: MaskedLanguageModel, params: Params
     assert one[0] != other[0] and one[1] == other[1] and one[0] != one[1]
 
 
-def test_gradients_of_logits_are_those_of_the_maths() -> None:
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_gradients_of_logits_are_those_of_the_maths(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
     """softmax - one-hot where there is a prediction, exactly zero elsewhere."""
+    monkeypatch.setattr(vocab_loss, "target_platform", lambda: platform)
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(2, 3, 5)), jnp.float32)
     ids, weights = jnp.asarray([[1, 4, 0], [2, 0, 0]]), jnp.asarray([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     gradient = jax.grad(lambda logits: vocab_loss_sums("mlm", logits, ids, weights)["mlm"].value)(logits)
+    loss = -np.take_along_axis(log_softmax(logits), np.asarray(ids)[..., None], -1)[..., 0] * np.asarray(weights)
+    np.testing.assert_allclose(vocab_loss_sums("mlm", logits, ids, weights)["mlm"].value, loss.sum(), rtol=1e-6)
     expected = (np.exp(log_softmax(logits)) - np.eye(5)[np.asarray(ids)]) * np.asarray(weights)[..., None]
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
     assert not np.asarray(gradient)[np.asarray(weights) == 0].any()

@@ -12,7 +12,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.config.defaults import base_config
 from bertjax.models import dropout as dropout_module
-from bertjax.models import linear
 from bertjax.models.dropout import dropout, keep_mask
 from bertjax.training.state import purpose_key
 
@@ -74,8 +73,7 @@ def test_hashed_bits_look_random() -> None:
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_hashed_masks_are_drawn_again_for_the_gradient(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
     """The gradient uses the mask of the forward pass; accelerators store none between them."""
-    for module in (linear, dropout_module):
-        monkeypatch.setattr(module, "target_platform", lambda: platform)
+    monkeypatch.setattr(dropout_module, "target_platform", lambda: platform)
     key, x = purpose_key(3, "dropout", "hash"), jnp.linspace(1.0, 2.0, 16 * 64).reshape(16, 64)
     result, pull = jax.vjp(lambda x: dropout(x, 0.3, key), x)
     keep, scale = keep_mask(key, 0.3, x.shape)
@@ -83,6 +81,18 @@ def test_hashed_masks_are_drawn_again_for_the_gradient(monkeypatch: pytest.Monke
     np.testing.assert_allclose(pull(jnp.ones_like(x))[0], jnp.where(keep, scale, 0), rtol=1e-6)
     stored = [leaf.dtype for leaf in jax.tree.leaves(pull) if leaf.size == x.size]
     assert (jnp.bool_ in stored) == (platform == "cpu")
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "hash"])
+def test_bfloat16_is_scaled_exactly_on_gpus(monkeypatch: pytest.MonkeyPatch, impl: str) -> None:
+    """The same elements are kept as on a CPU, and 1 / (1 - rate) is not rounded before it multiplies them."""
+    monkeypatch.setattr(dropout_module, "target_platform", lambda: "cuda")
+    key, x = purpose_key(3, "dropout", impl), jnp.linspace(-2.0, 2.0, 16 * 64).reshape(16, 64).astype(jnp.bfloat16)
+    keep, scale = keep_mask(key, 0.1, x.shape)
+    result, pull = jax.vjp(lambda x: dropout(x, 0.1, key), x)
+    expected = jnp.where(keep, x.astype(jnp.float32) * scale, 0.0).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(pull(x)[0], expected)
 
 
 def test_another_generator_differs_from_device_to_device(mesh_of: Callable[..., Mesh]) -> None:
