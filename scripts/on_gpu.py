@@ -215,7 +215,7 @@ def do(job: Job, out: Path, limit: float) -> dict[str, Any]:
     saved = {"status": status, "seconds": time.monotonic() - began, "flags": job.flags, "command": job.command}
     if status != 0:
         lines = (out / f"{job.name}.log").read_text(encoding="utf-8").strip().splitlines() or [""]
-        saved["said"] = "took too long" if status == 124 else lines[-1][:200]
+        saved["message"] = "took too long" if status == 124 else lines[-1][:200]
     (out / f"{job.name}.done.json").write_text(json.dumps(saved, indent=1), encoding="utf-8")
     return saved
 
@@ -257,7 +257,7 @@ def table(jobs: Sequence[Job], out: Path, smoke: bool) -> list[str]:
         if saved["status"] == 0 and metrics.exists():
             lines.append(row(job, json.loads(metrics.read_text(encoding="utf-8"))))
         else:
-            message = "passed" if saved["status"] == 0 else f"**failed**: {saved['said']}".replace("|", "/")
+            message = "passed" if saved["status"] == 0 else f"**failed**: {saved['message']}".replace("|", "/")
             others.append(f"| {job.name} | {message} | {saved['seconds']:.0f} |")
     compiled = [_read_results(out, name).get("compile_seconds", 0.0) for name in ("bert-base", "bert-large")]
     if all(compiled):
@@ -338,7 +338,7 @@ def main() -> int:
         saved = None if forgotten else done(job.name, options.out)
         if saved is None or saved["status"] != 0:
             saved = do(job, options.out, min(options.limit, left))
-            print(f"{job.name}: {saved.get('said', 'done')} ({saved['seconds']:.0f} s)", flush=True)
+            print(f"{job.name}: {saved.get('message', 'done')} ({saved['seconds']:.0f} s)", flush=True)
         text = "\n".join(table(jobs, options.out, options.smoke))
         (options.out / "table.md").write_text(text, encoding="utf-8")
         (options.out / "all.json").write_text(json.dumps(collect(jobs, options.out), indent=1), encoding="utf-8")
