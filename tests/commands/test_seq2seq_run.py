@@ -120,7 +120,7 @@ def test_killed_and_resumed_it_is_the_same_run(task: Task, tmp_path: Path, monke
     with pytest.raises(Killed):
         task("--workdir", tmp_path / "run", *plain)
     monkeypatch.undo()
-    monkeypatch.setattr(task_module, "train_tokenizer", lambda *texts, **options: pytest.fail("it is stored"))
+    monkeypatch.setattr(task_module, "train_from_config", lambda *inputs: pytest.fail("it is stored"))
     assert task("--workdir", tmp_path / "run", *plain) == 0
     one, two = ((tmp_path / name / "export" / "model.safetensors").read_bytes() for name in ("run", "whole"))
     assert one == two
