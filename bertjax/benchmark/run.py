@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,6 +109,8 @@ def _bertjax_metrics(runner: BertjaxRunner, runs: Sequence[TimedRun]) -> dict[st
 def _baseline_class(cfg: ConfigDict) -> str:
     """Returns the class of `transformers` that trains the same model; raises `UserError` if there is none."""
     objective, model = objective_config(cfg), encoder_config(cfg)
+    if model.pad_token_id >= model.vocab_size:  # of the preset; a tokenizer that is trained has another one
+        model = dataclasses.replace(model, pad_token_id=0)
     if isinstance(objective, MlmConfig):
         if objective.example_format == "sop_pairs" or objective.span_boundary_weight or objective.masked_next_token:
             raise UserError(
