@@ -77,8 +77,7 @@ def require_same_inputs(exp: Experiment, digests: Mapping[str, Any], processes: 
         "data or model",
         describe,
         "Put what all processes read on a disk that all hosts share; set dtypes and kernels where the hosts are not of "
-        "one kind (train.compute_dtype, train.result_dtype, "
-        "model.attention_implementation)",
+        "one kind (train.compute_dtype, train.result_dtype, model.attention_implementation)",
     )
 
 

@@ -47,9 +47,10 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def _names_a_process(name: str) -> bool:
-    """Returns whether a name holds the number of a process that runs: of other tests, which run at the same time."""
-    return any(Path("/proc", number).exists() for number in re.findall(r"\d+", name))
+def _is_of_running_process(name: str) -> bool:
+    """Returns whether a semaphore belongs to a process that runs: to other tests, which run at the same time."""
+    owner = re.match(r"sem\.loky-(\d+)-", name)
+    return owner is not None and Path("/proc", owner[1]).exists()
 
 
 def kill_preparations(times: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +67,7 @@ def kill_preparations(times: int, folder: Path, monkeypatch: pytest.MonkeyPatch)
         process.wait()
         process.stdout.close()
         wait_until(lambda: not any(temporary.iterdir()))  # the workers have ended, too
-    assert {name for name in os.listdir("/dev/shm") if not _names_a_process(name)} <= shared
+    assert {name for name in os.listdir("/dev/shm") if not _is_of_running_process(name)} <= shared
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     assert prepare(folder / "cache", documents(60), workers=2).splits["train"].documents > 30
     assert not any(temporary.iterdir())
