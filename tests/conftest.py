@@ -31,6 +31,7 @@ _FLAGS += " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # jaxlib 0.12 aborts on this flag
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{_FLAGS} {os.environ.get('XLA_FLAGS', '')}"
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # no stack trace per operation of a program
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # [D] + [B, S, D] must be explicit, or a wrong axis is not noticed
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -44,7 +45,7 @@ CACHE = Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"  # `pytest --c
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-MAX_MEMORY_MAPS = 20_000  # a compiled program takes several, and Linux ends a process with more than 65,530
+MAX_MEMORY_MAPS = 45_000  # a compiled program takes several, and Linux ends a process with more than 65,530
 _NO_DEVICES = re.compile(r"needs \d+ devices, but|devices cannot be split|must be >= the product of mesh_shape")
 SLOWEST_FIRST = ["tests", "parity", "commands", "finetuning", "objectives", "training", "hf", "models"]
 SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]

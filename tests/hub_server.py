@@ -137,5 +137,5 @@ def start(hub: Hub) -> ThreadingHTTPServer:
     """Serves a hub on a free port of this machine, in threads; `shutdown()` ends it."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("HubAnswers", (Answers,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
     return server

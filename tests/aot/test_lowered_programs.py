@@ -50,6 +50,11 @@ PROGRAMS = [  # without a kernel all platforms get one program
     *((name, "tpu") for name in (*KERNELS, "bert, pallas", "deberta v3, pallas", "xlnet, pallas")),
     ("bert without attention dropout", "rocm"),
 ]
+SHORT = {
+    ("bert", "cuda"),
+    *(("bert without attention dropout", name) for name in ("cuda", "tpu")),
+    ("deberta v3, pallas", "cuda"),
+}
 _FUNCTION = re.compile(r"^  func\.func \w+ @([\w.]+)\(", re.MULTILINE)
 _CALL = re.compile(r"\bcall @([\w.]+)\(")
 _KERNEL = re.compile(r"custom_call @([\w.$]*(?:cudnn|tpu_custom_call|triton)[\w.$]*)\(")
@@ -122,7 +127,9 @@ def facts_of(name: str, platform: str) -> dict[str, int]:
     return dict(sorted({**facts, "state": state, "donated": donated}.items()))
 
 
-@pytest.mark.parametrize(("name", "platform"), PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "platform"), [pytest.param(*each, marks=[] if each in SHORT else pytest.mark.long) for each in PROGRAMS]
+)
 def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
     known = json.loads(FACTS.read_text())
     if jax.__version_info__[:2] == (0, 11) and "pallas" in name:

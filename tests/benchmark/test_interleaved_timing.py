@@ -50,6 +50,7 @@ def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.Monkey
         away.choose_mode(with_compile=True)
 
 
+@pytest.mark.long
 def test_a_peer_that_dies_is_an_explained_end(tmp_path: Path) -> None:
     """Its process does not find the model and exits with an error code; the benchmark does not wait for it."""
     recipe = BaselineConfig(1, True, 0.15, 1e-4, 0.0, 1.0, 0)

@@ -70,6 +70,7 @@ def test_the_average_is_evaluated_and_exported_unless_declined(
     assert not same(exported(tmp_path / "last"), exported(averaged / "export"))
 
 
+@pytest.mark.long
 def test_the_last_checkpoints_are_averaged(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def untrained(run: RunContext, state: object) -> tuple:
     return state, {}
 
 
+@pytest.mark.long
 def test_a_loaded_run_begins_its_average_anew(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_loaded_run_begins_its_average_anew(
     assert same(exported(tmp_path / "run" / "export"), exported(finished.workdir / "export"))
 
 
+@pytest.mark.long
 def test_a_run_may_go_on_with_another_schedule(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

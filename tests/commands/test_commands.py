@@ -136,6 +136,7 @@ def test_added_words_begin_as_their_old_tokens(
         np.testing.assert_allclose(new[len(old) :], [old[each].mean(axis=0) for each in ids], atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_tokenizer_of_the_config_is_used(lab: Lab, finished: Finished, tmp_path: Path) -> None:
     inputs = finished.workdir / "export" / "vocab.txt"
     arguments = ["--config.train.num_steps=1", f"--config.data.tokenizer={inputs}"]

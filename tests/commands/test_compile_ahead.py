@@ -30,6 +30,7 @@ def compiled(fresh_programs: None) -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(heard)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -229,6 +229,7 @@ def only_evaluated(run: RunContext, state: TrainState) -> tuple[TrainState, dict
     return state, metrics
 
 
+@pytest.mark.long
 def test_other_vocabulary_other_length_other_objective(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,6 +137,7 @@ def test_phases_of_other_text_resume_in_each(
     assert "the data of this run changed since its checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_frozen_parameter_stays_as_it_is(lab: Lab, tmp_path: Path) -> None:
     """A phase whose factor is 0 leaves the parameter alone, decay included."""
     phases = "--config.train.phases=4:optimizer.lr_mults=,4:optimizer.lr_mults=.*word_embeddings/.*=0"

@@ -69,6 +69,7 @@ def test_a_model_is_a_run_a_folder_or_loaded(run: bertjax.Run, tmp_path: Path) -
     assert size[0] < 0.6 * size[1]
 
 
+@pytest.mark.long
 def test_encoders_become_an_encoder_decoder(run: bertjax.Run, tmp_path: Path) -> None:
     loaded, ids = run.load(), np.arange(5, 14)[None]
     model = bertjax.from_encoders(run.workdir, loaded, seed=3)

@@ -43,6 +43,7 @@ def test_without_a_change_it_is_the_run_that_was_never_stopped(
     assert {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_a_last_phase_on_other_text_with_another_schedule_is_resumed(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def test_stopped_and_resumed_on_another_host_it_is_the_same_run(
     assert hashlib.sha256(store.read("export/model.safetensors")).digest() == hashlib.sha256(expected).digest()
 
 
+@pytest.mark.long
 def test_every_command_takes_a_url(
     url: str, lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

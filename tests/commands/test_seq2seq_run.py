@@ -105,6 +105,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.long
 def test_killed_and_resumed_it_is_the_same_run(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = ("--config.task.seq2seq.text_metrics=", "--config.task.epochs=2")
     assert task("--workdir", tmp_path / "whole", *plain) == 0

@@ -100,6 +100,7 @@ def test_a_work_folder_and_its_export_are_one_teacher(taught: Taught) -> None:
     jax.tree.map(np.testing.assert_array_equal, teacher.params, export.params)
 
 
+@pytest.mark.long
 def test_without_its_teacher_a_student_is_itself(
     lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

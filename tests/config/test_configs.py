@@ -66,8 +66,8 @@ def test_every_length_of_a_run(spec: str) -> None:
         assert 0 <= schedule.warmup_steps <= steps and schedule.decay >= 1
 
 
-# Sizes that differ from another size of their family in little but width and depth
-TWINS = r":\d+x\d+$|^(?!bert:).*:(?!smoke$)|^shoot_out"
+# Sizes that differ from the smallest of their family in little but width and depth
+TWINS = r":(?!smoke$)|^shoot_out"
 EVERY = [pytest.param(spec, marks=pytest.mark.long) if re.search(TWINS, spec) else spec for spec in SPECS]
 
 

@@ -144,6 +144,7 @@ def test_the_corpus_is_large_and_clean() -> None:
     assert not any("all rights reserved" in p.lower() for p in paragraphs)
 
 
+@pytest.mark.long
 def test_another_process_extracts_the_same() -> None:
     code = (
         "import hashlib; from bertjax.data.builtin import python_docs; "

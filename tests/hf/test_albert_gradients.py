@@ -27,7 +27,13 @@ SHARING = {
 }
 
 
-@pytest.mark.parametrize("sharing", SHARING.values(), ids=SHARING)
+@pytest.mark.parametrize(
+    "sharing",
+    [
+        pytest.param(sharing, id=name, marks=pytest.mark.long if name == "one group for all" else [])
+        for name, sharing in SHARING.items()
+    ],
+)
 def test_loss_and_gradients_are_torchs(tmp_path: Path, sharing: dict[str, int]) -> None:
     sizes = dict(hidden_size=36, num_attention_heads=3, intermediate_size=50, max_position_embeddings=16)
     config = transformers.AlbertConfig(vocab_size=VOCAB, initializer_range=0.2, classifier_dropout_prob=0.0, **sizes)

@@ -64,7 +64,9 @@ def test_buckets_are_theirs() -> None:
         np.testing.assert_array_equal(log_bucket(distances, buckets, far), expected, str((buckets, far)))
 
 
-@pytest.mark.parametrize("version", ["v1", "v2", "v2 with projections of its own"])
+@pytest.mark.parametrize(
+    "version", ["v1", "v2", pytest.param("v2 with projections of its own", marks=pytest.mark.long)]
+)
 def test_loss_and_gradients_are_torchs(tmp_path: Path, version: str) -> None:
     if version == "v1":
         config = transformers.DebertaConfig(**SIZES | {"max_relative_positions": 5})

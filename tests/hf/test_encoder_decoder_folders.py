@@ -138,6 +138,7 @@ def test_a_decoder_begins_as_an_encoder(bert: Path, tmp_path: Path, sharing: str
     assert isinstance(again, PretrainedEncoderDecoder) and again.config.sharing == sharing
 
 
+@pytest.mark.long
 def test_other_mixtures_have_a_format_of_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     encoder = EncoderConfig(**SIZES, attention_position="rotary", norm_placement="pre", position_embedding="none")
     wide = dataclasses.replace(encoder, hidden_size=32, attention_position="relative_bias", feed_forward="glu")

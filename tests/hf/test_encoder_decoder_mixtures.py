@@ -86,6 +86,7 @@ def check(folder: Path, configs: list[EncoderDecoderConfig]) -> None:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.mark.long
 def test_two_towers_run_without_bertjax(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         check(tmp_path / "exports", pairs()[1:2])

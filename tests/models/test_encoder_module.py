@@ -56,6 +56,7 @@ def test_jit_vmap_and_a_sharded_call_agree(encoder: Encoder, inputs: tuple[jax.A
     close(sharded, expected)
 
 
+@pytest.mark.long
 def test_gradients_agree_with_differences(encoder: Encoder, inputs: tuple[jax.Array, jax.Array]) -> None:
     plain, jitted = (gradient(encoder, *inputs) for gradient in (jax.grad(loss), jax.jit(jax.grad(loss))))
     close(jax.tree.leaves(jitted), jax.tree.leaves(plain))

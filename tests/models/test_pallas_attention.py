@@ -80,7 +80,12 @@ def test_a_decoder_attends_to_a_source_of_another_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "causal", "compiler"), [(0, False, "triton"), (40, True, "triton"), (40, False, "mosaic")]
+    ("window", "causal", "compiler"),
+    [
+        pytest.param(0, False, "triton", marks=pytest.mark.long),
+        (40, True, "triton"),
+        (40, False, "mosaic"),
+    ],
 )
 def test_with_dropout_it_is_the_formula_with_its_mask(
     window: int, causal: bool, compiler: str, monkeypatch: pytest.MonkeyPatch

@@ -100,8 +100,8 @@ def formula(
     ("terms", "causal", "drop", "compiler"),
     [
         (("c2p", "p2c"), False, True, "triton"),
-        (("p2c",), True, False, "triton"),
-        (("c2p",), False, False, "triton"),
+        pytest.param(("p2c",), True, False, "triton", marks=pytest.mark.long),
+        pytest.param(("c2p",), False, False, "triton", marks=pytest.mark.long),
         (("c2p", "p2c"), True, True, "mosaic"),
     ],
 )
@@ -169,6 +169,7 @@ def test_a_model_is_the_plain_one() -> None:
         assert np.abs(mine - theirs).max() <= 2e-5 * max(1.0, np.abs(theirs).max())
 
 
+@pytest.mark.long
 def test_a_mesh_sums_the_gradients_of_the_tables() -> None:
     context, (qkv, tables, factors) = AttentionContext(IDS), inputs(("c2p", "p2c"))
 

@@ -99,7 +99,10 @@ def formula(arrays: Arrays, context: AttentionContext, types: Any, key: jax.Arra
     return jnp.einsum("bnqk,bknh->bqnh", weights, arrays["v"])
 
 
-@pytest.mark.parametrize(("sets", "key", "compiler"), [(1, None, "triton"), (BATCH, KEY, "triton"), (1, KEY, "mosaic")])
+@pytest.mark.parametrize(
+    ("sets", "key", "compiler"),
+    [pytest.param(1, None, "triton", marks=pytest.mark.long), (BATCH, KEY, "triton"), (1, KEY, "mosaic")],
+)
 def test_outputs_and_all_gradients_are_the_formula(
     sets: int, key: jax.Array | None, compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ def test_outputs_and_all_gradients_are_the_formula(
         np.testing.assert_allclose(gradients[name], theirs, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_tables_of_every_sequence_on_a_mesh() -> None:
     arrays, context, types, factors = drawn(BATCH)
     gradients = jax.jit(jax.grad(lambda arrays: (kernel(arrays, context, types, KEY) * factors).sum()))
@@ -157,7 +161,7 @@ def both(loss: Any, params: Params) -> None:
         assert np.abs(mine - theirs).max() <= 2e-5 * max(1.0, np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("with_memory", [False, True])
+@pytest.mark.parametrize("with_memory", [pytest.param(False, marks=pytest.mark.long), True])
 def test_two_streams_are_the_plain_ones(with_memory: bool) -> None:
     inputs, params = model_inputs()
     draw = np.random.default_rng(3)

@@ -130,6 +130,7 @@ def test_the_views_are_two_drops_of_the_text_as_it_was(
     assert sums["contrastive"].count == objective.counts(batch)["contrastive"] == 4
 
 
+@pytest.mark.long
 def test_held_out_views_drop_by_the_key_and_words_do_not(params: Params, batch: dict, gradient: Callable) -> None:
     one, other = (gradient(params, batch, jax.random.key(seed), False)[0][1] for seed in (1, 2))
     assert one["contrastive"].value != other["contrastive"].value and one["alignment"].value > 0

@@ -84,7 +84,9 @@ def examples_of(batch: dict[str, Any], prefix: str = "") -> list[list[int]]:
     ]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", ["spans", *(pytest.param(name, marks=pytest.mark.long) for name in ("infilling", "tsdae", "retromae"))]
+)
 def test_packed_examples_are_corrupted_as_each_alone(name: str, vocabulary: Vocabulary, pack: Callable) -> None:
     draw = np.random.default_rng(2).integers
     texts = [text(*draw(5, 180, length)) for length in (9, 5, 14, 1, 2, 22)]
@@ -149,6 +151,7 @@ def test_lengths_and_spans_are_those_of_t5() -> None:
         SpanCorruptionConfig(seq_len=4096)
 
 
+@pytest.mark.long
 def test_every_division_into_spans_is_as_likely(vocabulary: Vocabulary, many: Callable) -> None:
     config, count = SpanCorruptionConfig(noise_density=0.5, mean_span=2.0, seq_len=12, num_sentinels=16), 6000
     batch = many(text(*range(10, 20)), count)
@@ -179,6 +182,7 @@ def reference_infilling(draw: np.random.Generator, length: int, rate: float, mea
     return [0 if index in masked else next(tokens) for index in range(total)]
 
 
+@pytest.mark.long
 def test_infilling_has_the_statistics_of_fairseq(vocabulary: Vocabulary, many: Callable) -> None:
     length, count = 40, 3000
     objective = Infilling(InfillingConfig(permute_sentences=False), MODEL, vocabulary)
@@ -240,6 +244,7 @@ def test_tsdae_deletes_words_and_never_all(vocabulary: Vocabulary, many: Callabl
     assert (last.sum(1) >= 1).all() and (last.mean(0) > 0.07).all(), "any word may be the one that stays"
 
 
+@pytest.mark.long
 def test_the_decoder_of_tsdae_sees_one_vector(vocabulary: Vocabulary, pack: Callable) -> None:
     objective = Tsdae(TsdaeConfig(), EncoderDecoderConfig.symmetric(TOWER, "all"), vocabulary)
     packed = jax.tree.map(jnp.asarray, pack([[text(10, 11, 12), text(13, 14)]], S, [[0, 1]]))
@@ -254,6 +259,7 @@ def test_the_decoder_of_tsdae_sees_one_vector(vocabulary: Vocabulary, pack: Call
     assert not any("cross" not in path for path in objective.init(jax.random.key(0))["decoder"]["encoder"]["layers"])
 
 
+@pytest.mark.long
 def test_what_a_token_of_retromae_sees(vocabulary: Vocabulary, pack: Callable) -> None:
     objective = CONFIGS["retromae"](vocabulary)
     packed = jax.tree.map(jnp.asarray, pack([[text(*range(10, 20)), text(*range(30, 38))]] * 200, S, [[0, 1]] * 200))

@@ -116,6 +116,7 @@ def test_no_masked_position_reads_its_own_answer(
     np.testing.assert_array_equal(gradient(params, again)[0], gradient(params, hidden)[0])
 
 
+@pytest.mark.long
 def test_dropout_in_the_decoder_follows_the_key(objective: MaskedLanguageModel, params: Params, hidden: dict) -> None:
     @jit
     def value(key: jax.Array) -> jax.Array:

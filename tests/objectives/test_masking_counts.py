@@ -85,6 +85,7 @@ def test_the_capacity_is_never_exceeded() -> None:
     )
 
 
+@pytest.mark.long
 def test_robertas_number_is_random_between_two(vocabulary: Vocabulary, pack: Callable) -> None:
     """floor(76.8 + U): 77 with probability 0.8, else 76 (fairseq/data/mask_tokens_dataset.py)."""
     counts = []
@@ -96,6 +97,7 @@ def test_robertas_number_is_random_between_two(vocabulary: Vocabulary, pack: Cal
     assert_share((counts == 77).sum(), len(counts), 0.8)
 
 
+@pytest.mark.long
 def test_any_real_token_is_as_likely_as_any_other(vocabulary: Vocabulary, pack: Callable) -> None:
     """Including specials (RoBERTa) or without them (BERT); never padding."""
     rng = np.random.default_rng(0)
@@ -110,6 +112,7 @@ def test_any_real_token_is_as_likely_as_any_other(vocabulary: Vocabulary, pack: 
             assert_share(hits, 12 * 256, share)
 
 
+@pytest.mark.long
 def test_robertas_random_tokens_leave_out_the_first_four(vocabulary: Vocabulary, pack: Callable) -> None:
     changes = {**ROBERTA, "mask_rate": 0.9, "mask_token_rate": 0.0, "random_token_rate": 1.0, "max_predictions": S}
     drawn = []
@@ -121,6 +124,7 @@ def test_robertas_random_tokens_leave_out_the_first_four(vocabulary: Vocabulary,
     assert_distribution(counts[4:], np.full(196, 1 / 196))
 
 
+@pytest.mark.long
 def test_fairseqs_whole_words_are_counted_in_words_and_decided_at_once(vocabulary: Vocabulary, pack: Callable) -> None:
     changes = {"mask_unit": "whole_word", "mask_rounding": "random_words", "replacement_unit": "word", "predictions": S}
     changes |= {"max_predictions": S}
@@ -146,6 +150,7 @@ def test_fairseqs_whole_words_are_counted_in_words_and_decided_at_once(vocabular
         assert_share(count, kinds.sum(), share)
 
 
+@pytest.mark.long
 def test_bernoulli_hides_every_token_for_itself(vocabulary: Vocabulary, pack: Callable) -> None:
     """ModernBERT: 30 % of all tokens, [CLS] and [SEP] too; a text may have no masked token."""
     per_row, per_token = [], np.zeros(S)
@@ -205,6 +210,7 @@ def test_electras_draws_repeat_and_count_twice(
     assert_share((np.concatenate(times) == 2).sum(), 6 * 32 * n, twice / n)
 
 
+@pytest.mark.long
 def test_distilberts_first_choice_has_weight_count_to_minus_07(vocabulary: Vocabulary, pack: Callable) -> None:
     counts = np.full(200, 1)
     counts[5:25] = 2 ** np.arange(20) // 4
@@ -233,6 +239,7 @@ def test_distilberts_first_choice_has_weight_count_to_minus_07(vocabulary: Vocab
         assert_share(hits, 20 * 512, share)
 
 
+@pytest.mark.long
 def test_the_rate_moves_from_first_to_last(vocabulary: Vocabulary, pack: Callable) -> None:
     changes = {"mask_rate": 0.3, "mask_rate_final": 0.1, "schedule_steps": 100, "max_predictions": 39}
     batch = text_rows(pack, 4, 130)

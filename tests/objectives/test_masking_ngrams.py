@@ -88,7 +88,7 @@ def batches(pack: Callable, example: Callable) -> Callable:
     return build
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_alberts_ngrams_are_those_of_the_sequential_rule(
     batches: Callable, vocabulary: Vocabulary, packed: bool
 ) -> None:
@@ -104,6 +104,7 @@ def test_alberts_ngrams_are_those_of_the_sequential_rule(
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.long
 def test_alberts_ngrams_hold_for_long_words_and_large_shares(batches: Callable, vocabulary: Vocabulary) -> None:
     """Words of five tokens on average, half of the text masked: many n-grams overlap and many are shortened."""
     rng = np.random.default_rng(0)
@@ -134,6 +135,7 @@ def test_lengths_of_ngrams() -> None:
     assert_distribution(counts, shares)
 
 
+@pytest.mark.long
 def test_alberts_first_ngram_begins_anywhere(vocabulary: Vocabulary, pack: Callable) -> None:
     """A budget of one n-gram: its first word is uniform over the text, its length as drawn."""
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
@@ -151,6 +153,7 @@ def test_alberts_first_ngram_begins_anywhere(vocabulary: Vocabulary, pack: Calla
     assert set(lengths) == {3}  # one n-gram of three, or several adjacent ones: the budget is spent
 
 
+@pytest.mark.long
 def test_the_budget_of_ngrams_is_spent(batches: Callable, vocabulary: Vocabulary) -> None:
     """Shorter n-grams fill what longer ones leave, so that an example with short words uses its whole budget."""
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
@@ -162,7 +165,7 @@ def test_the_budget_of_ngrams_is_spent(batches: Callable, vocabulary: Vocabulary
             assert result[row, columns].sum() == min(candidates, max(1, round(0.15 * len(columns))))
 
 
-@pytest.mark.parametrize(("packed", "most"), [(False, 3), (True, 3), (True, 1)])
+@pytest.mark.parametrize(("packed", "most"), [pytest.param(False, 3, marks=pytest.mark.long), (True, 3), (True, 1)])
 def test_debertas_ngrams_are_those_of_the_sequential_rule(
     batches: Callable, vocabulary: Vocabulary, packed: bool, most: int
 ) -> None:
@@ -186,6 +189,7 @@ def test_debertas_ngrams_are_those_of_the_sequential_rule(
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.long
 def test_debertas_windows_mask_a_sixth_and_stop_before_the_end(vocabulary: Vocabulary, pack: Callable) -> None:
     """16.7 % of the words until 15 % are reached: on average at 89 % of the text (measured on the authors' code)."""
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
@@ -206,6 +210,7 @@ def test_debertas_windows_mask_a_sixth_and_stop_before_the_end(vocabulary: Vocab
     assert np.concatenate(full).max() <= 77 + 2  # the last n-gram's words end with the budget
 
 
+@pytest.mark.long
 def test_an_ngram_crosses_sep_but_not_an_example(vocabulary: Vocabulary, pack: Callable) -> None:
     """ALBERT leaves specials out of its list of words, so that the next word may follow [SEP].
 

@@ -102,6 +102,7 @@ def test_the_choice_is_that_of_the_sequential_rule(
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.long
 def test_statistics_are_those_of_the_authors_loop(vocabulary: Vocabulary, pack: Callable) -> None:
     """Runs, their lengths, their positions, cut words: rejection and a random order give the same spans."""
     batch = text_rows(pack, 64, S, 5)
@@ -143,6 +144,7 @@ def test_the_budget_is_met_exactly(batches: Callable, vocabulary: Vocabulary, ra
             assert chosen[row, columns].sum() == math.ceil(rate * body)
 
 
+@pytest.mark.long
 def test_a_full_row_of_512_hides_77(vocabulary: Vocabulary, pack: Callable) -> None:
     hidden = mask_batch(text_rows(pack, 4, 512), vocabulary, **{**SPAN, "predictions": 77})
     assert hidden["masked_weights"].sum(1).tolist() == [77] * 4  # ceil(0.15 * 510)
@@ -194,6 +196,7 @@ def test_one_decision_a_span(vocabulary: Vocabulary, batches: Callable) -> None:
         assert_share(count, kinds.sum(), share)
 
 
+@pytest.mark.long
 def test_random_tokens_are_as_frequent_as_in_the_corpus(vocabulary: Vocabulary, pack: Callable) -> None:
     rng = np.random.default_rng(0)
     counts = np.maximum(rng.zipf(1.3, 200).clip(max=5000), 60)

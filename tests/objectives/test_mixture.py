@@ -162,6 +162,7 @@ def test_nothing_to_predict_gives_no_gradient(objective: MixtureOfObjectives, pa
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(grads))
 
 
+@pytest.mark.long
 def test_unequal_shares_of_eight_devices_change_nothing(
     objective: MixtureOfObjectives, params: Params, rows: dict, batch: dict, loss: Callable
 ) -> None:

@@ -23,11 +23,11 @@ from bertjax.types import Params, Sum, Vocabulary
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 RECIPES = [
     "bert",
-    "modernbert",
-    "simcse",
     *(
         pytest.param(name, marks=pytest.mark.long)
         for name in (
+            "modernbert",
+            "simcse",
             "electra",
             "albert",
             "roberta",

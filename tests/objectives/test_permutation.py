@@ -104,6 +104,7 @@ def test_spans_are_those_of_the_sequential_rule(config: PlmConfig, width: int, g
     assert topped_up > 0
 
 
+@pytest.mark.long
 def test_rates_are_those_of_the_original() -> None:
     """An independent generator follows the same rule: spans, and the tokens that complete them, per position of the
     row.

@@ -172,6 +172,7 @@ def test_a_row_reads_its_own_memory(params: Params, batch: Rows, run: Callable) 
     np.testing.assert_allclose(moved["memory"], carry["memory"][order], atol=1e-5)
 
 
+@pytest.mark.long
 def test_microbatches_change_nothing(
     objective: PermutationLanguageModel, params: Params, batch: Rows, vocabulary: Vocabulary
 ) -> None:

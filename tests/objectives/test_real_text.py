@@ -31,6 +31,7 @@ FAMILIES = {
     "shoot_out.py:whole_word": ("whole_word", "token"),
 }
 WORDS = ("ngram", "ngram_window", "span", "whole_word")
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

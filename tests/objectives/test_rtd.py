@@ -108,7 +108,14 @@ def hidden(corrupt: Callable, rows: dict) -> dict[str, jax.Array]:
 GRADIENTS = [pytest.param(name, marks=pytest.mark.long) if name in ("all", "deberta") else name for name in TOWERS]
 
 
-@pytest.mark.parametrize("name", [name for name in GRADIENTS if name != "none"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name == "embeddings" else [])
+        for name in GRADIENTS
+        if name != "none"
+    ],
+)
 def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     objectives: dict, hidden: dict, name: str
 ) -> None:
@@ -251,6 +258,7 @@ def test_neither_tower_sees_what_was_hidden(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) -> None:
     config = RtdConfig(dataclasses.replace(MASKING, mask_rate=0.6, max_predictions=24), average_repeats=True)
     objective = ReplacedTokenDetection(config, TOWERS["embeddings"], vocabulary)
@@ -272,6 +280,7 @@ def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) 
         np.testing.assert_array_equal(words[times == count], mean[times == count])
 
 
+@pytest.mark.long
 def test_dropout_follows_the_key(objectives: dict, vocabulary: Vocabulary, hidden: dict) -> None:
     dropping = {"hidden_dropout": 0.2, "attention_dropout": 0.2}
     towers = RtdNetworksConfig(dataclasses.replace(SMALL, **dropping), dataclasses.replace(ELECTRA, **dropping))
@@ -287,6 +296,7 @@ def test_dropout_follows_the_key(objectives: dict, vocabulary: Vocabulary, hidde
     assert (one == again).all() and (one != other).all()
 
 
+@pytest.mark.long
 def test_a_fresh_gdes_discriminator_has_the_generators_tables(objectives: dict) -> None:
     params = jit(objectives["gdes"].init)(jax.random.key(0))
     first, second = (objectives["gdes"].network_params(params, name) for name in ("generator", "discriminator"))

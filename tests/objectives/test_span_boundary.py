@@ -77,6 +77,7 @@ def batch(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
     )
 
 
+@pytest.mark.long
 def test_spans_are_predicted_from_their_neighbours(corrupt: Callable, batch: dict) -> None:
     share = 0
     for cursor in range(12):

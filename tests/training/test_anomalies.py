@@ -84,7 +84,9 @@ def test_a_weight_that_is_no_number_is_found_though_nothing_uses_it(mesh_of: Cal
     )
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize(
+    "kind", ["loss_nan", *(pytest.param(kind, marks=pytest.mark.long) for kind in BAD if kind != "loss_nan")]
+)
 def test_skip_is_as_if_the_batch_had_not_been_there(lab: Callable, mesh_of: Callable, kind: str) -> None:
     """P22: one error, one skip; selected, not multiplied. P23: the same as `skip_batches`, and as a run by hand."""
     run = lab({5: kind})
@@ -110,7 +112,8 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("adamw_average", "loss_nan"), *((name, "gradient") for name in OPTIMIZERS)]
+    ("name", "kind"),
+    [("adamw_average", "loss_nan"), *(pytest.param(name, "gradient", marks=pytest.mark.long) for name in OPTIMIZERS)],
 )
 def test_a_refused_update_leaves_all_of_the_state(mesh_of: Callable, name: str, kind: str) -> None:
     """Weights, moments, counts of the schedule, averages and carry; one of two microbatches is bad."""
@@ -125,6 +128,7 @@ def test_a_refused_update_leaves_all_of_the_state(mesh_of: Callable, name: str, 
     assert_same(jax.device_get(state), before._replace(cursor=3, skipped=1, consecutive_skipped=1))
 
 
+@pytest.mark.long
 def test_skip_on_several_devices_is_skip_on_one(lab: Callable, mesh_of: Callable, tmp_path: Path) -> None:
     """Every device refuses, or none."""
     run = Lab(mesh_of(2, 1, 2), tmp_path / "other", {1: "embedding_row", 5: "loss_nan"})
@@ -145,7 +149,9 @@ def test_too_many_in_a_row_end_the_run(lab: Callable) -> None:
     assert run.trained()[-1]["step"] == 5
 
 
-@pytest.mark.parametrize("crashes", [(3, 6, 7), (5, 5, 9), (6, 10, 12)])
+@pytest.mark.parametrize(
+    "crashes", [(3, 6, 7), *(pytest.param(each, marks=pytest.mark.long) for each in ((5, 5, 9), (6, 10, 12)))]
+)
 def test_a_run_that_skips_and_is_stopped_is_the_run_that_skips(lab: Callable, crashes: tuple) -> None:
     """P22 and P8: the counts are in the checkpoint, and no skip is counted twice."""
     poison = dict.fromkeys((0, 4, 5, 9), "gradient")
@@ -187,7 +193,9 @@ def test_rollback_before_any_checkpoint_goes_to_the_start(lab: Callable, mesh_of
     assert [(jump["step"], jump["from_batch"], jump["to_batch"]) for jump in journal] == [(0, 0, 2), (0, 0, 5)]
 
 
-@pytest.mark.parametrize("where", ["drop", "journal", "after", "later"])
+@pytest.mark.parametrize(
+    "where", ["drop", "journal", *(pytest.param(name, marks=pytest.mark.long) for name in ("after", "later"))]
+)
 def test_a_crash_around_a_rollback_changes_nothing(lab: Callable, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """P23: before the journal is written, after it, and after the next checkpoint."""
     poison = {6: "loss_nan", 10: "gradient", 17: "loss_inf"}
@@ -228,6 +236,7 @@ def test_a_batch_that_nothing_helps_against_ends_the_run(lab: Callable) -> None:
     assert_finite(run.saved())
 
 
+@pytest.mark.long
 def test_jumps_from_later_checkpoints_are_forgotten(lab: Callable) -> None:
     """Their checkpoint was lost: the batches after the older checkpoint are trained and counted again."""
     poison = {9: "loss_nan"}

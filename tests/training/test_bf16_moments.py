@@ -93,7 +93,13 @@ def test_the_second_moment_moves_where_the_nearest_number_stands_still() -> None
     assert abs(result.mean() / exact[0] - 1) < 0.02 and result.std() / exact[0] < 0.12
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=[] if name in ("adamw", "muon") else pytest.mark.long)
+        for name, config in CONFIGS.items()
+    ],
+)
 def test_every_optimizer_keeps_them_small_and_moves_almost_as_in_float32(config: OptimizerConfig) -> None:
     result = []
     for each in (config, dataclasses.replace(config, moments_dtype="float32")):
@@ -160,6 +166,7 @@ def test_they_take_half_of_the_memory(fresh_params: Params, mesh_of: Callable[..
     assert sizes["bfloat16"] - sizes["float32"] == pytest.approx(-weights, abs=64)
 
 
+@pytest.mark.long
 def test_a_checkpoint_holds_them_and_what_follows_is_the_same(tmp_path: Path) -> None:
     """P1, a short version (whole runs: tests/commands/test_moments_run.py): bit-exact, in another process as well."""
     params, config = nested(start()), CONFIGS["muon"]  # masks, a moment, and Adam's two

@@ -100,6 +100,7 @@ def test_along_data_gradients_are_reduced_once(unroll: int) -> None:
     assert 0 <= total(result) - parameter_bytes(compiled) - TABLE <= SCALARS
 
 
+@pytest.mark.long
 @both_ways
 def test_along_data_no_microbatch_waits_for_the_others(unroll: int) -> None:
     compiled = step("data", unroll, microbatches=2)
@@ -109,6 +110,7 @@ def test_along_data_no_microbatch_waits_for_the_others(unroll: int) -> None:
     assert 0 <= total(result) - parameter_bytes(compiled) <= SCALARS
 
 
+@pytest.mark.long
 @both_ways
 @pytest.mark.parametrize("microbatches", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_fsdp_puts_weights_together_forward_and_backward(unroll: int, microbatches: int) -> None:

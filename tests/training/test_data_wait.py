@@ -96,6 +96,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.long
 def test_a_process_may_end_while_steps_are_under_way() -> None:
     """A thread inside jax would otherwise abort the process."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=120, check=False)

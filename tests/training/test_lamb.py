@@ -54,6 +54,7 @@ def test_layers_of_one_stack_may_differ_in_being_rescaled() -> None:
     np.testing.assert_allclose(updates["layers"]["kernel"][:, 0, 0], [3.0, 1.0])
 
 
+@pytest.mark.long
 def test_with_bias_correction_it_is_optax_lamb_of_layers_apart() -> None:
     """optax has no exclusions and uses one ratio per leaf: it is right for a tree without stacks."""
     config = OptimizerConfig(

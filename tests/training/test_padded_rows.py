@@ -26,13 +26,7 @@ REAL, EMPTY, S = 6, 3, 24
 # Implementations of attention: the plain form, windows and rotation, disentangled with a convolution, two streams
 # with a memory, causal, and the kernel for TPUs in interpret mode.
 RECIPES = ["bert", "modernbert", "deberta", "xlnet", "gpt2", "bert interpret"]
-QUICK = [("modernbert", "float32")]  # the others run in the long suite: compilation dominates
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
-CASES = [
-    pytest.param(recipe, dtype, marks=[] if (recipe, dtype) in QUICK else pytest.mark.long)
-    for recipe in RECIPES
-    for dtype in TOLERANCE
-]
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -57,7 +51,9 @@ def objective_of(recipe: str, dtype: str, vocabulary: Vocabulary, monkeypatch: p
     return build.make_objective(cfg, vocabulary)
 
 
-@pytest.mark.parametrize(("recipe", "dtype"), CASES)
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_a_batch_with_empty_rows_teaches_what_it_teaches_without_them(
     recipe: str, dtype: str, vocabulary: Vocabulary, batch_of: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

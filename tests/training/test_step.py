@@ -99,7 +99,9 @@ def test_seeds_share_a_program(
 
 
 @pytest.mark.parametrize(
-    ("shape", "microbatches"), [((2, 2, 2), 4), pytest.param((8, 1, 1), 2, marks=pytest.mark.long)], ids=str
+    ("shape", "microbatches"),
+    [((1, 1, 1), 4), *(pytest.param(*each, marks=pytest.mark.long) for each in (((2, 2, 2), 4), ((8, 1, 1), 2)))],
+    ids=str,
 )
 def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
     run_steps: Callable, mesh_of: Callable, reference: tuple, fresh_params: Params, shape: tuple, microbatches: int
