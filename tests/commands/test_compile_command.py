@@ -22,6 +22,7 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return main(["compile", "--config", CONFIG, *SMALL, *arguments])
 
 
+@pytest.mark.long
 def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "metrics.json"
     mesh = ["--config.mesh.data=4", "--config.mesh.fsdp=2"]

@@ -147,6 +147,7 @@ def test_teachers_of_other_vocabularies_are_refused(
     assert "use one of them" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_what_a_run_would_cost_and_see(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.run("pretrain", "--workdir", lab.folder / "y", *taught.arguments, "--config.dry_run=true") == 0
     assert "teacher           " in capsys.readouterr().out

@@ -96,15 +96,16 @@ def files_open() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells")
-@pytest.mark.parametrize("batches", [3_000, pytest.param(20_000, marks=pytest.mark.long)])
-def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path, batches: int) -> None:
+@pytest.mark.long
+def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path) -> None:
     """Section 9: through hundreds of epochs, each planned in the background."""
     corpus = open_corpus(prepare(tmp_path, documents(400)).folder)["train"].open()
     form = make_format(
         "nsp_pairs", corpus, seq_len=32, seed=0, special_ids=tokenizer(), packing="best_fit", dupe_factor=3
     )
     pipeline = Pipeline([MixtureSource("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size)
-    warm, measured, others = batches // 3, [], threading.active_count()
+    batches, measured, others = 20_000, [], threading.active_count()
+    warm = batches // 3
     with pipeline.prefetch(0, batches) as ahead:
         for cursor, _ in ahead:
             if cursor in (warm, batches - 1):

@@ -278,6 +278,7 @@ def test_what_a_token_of_retromae_sees(vocabulary: Vocabulary, pack: Callable) -
         assert others.std() < 0.03 and len(np.unique(inner[0], axis=0)) > 5, "another choice for each"
 
 
+@pytest.mark.long
 def test_the_layer_of_retromae_by_hand(vocabulary: Vocabulary, pack: Callable) -> None:
     """arXiv:2205.12035, equations 4 to 6; no token reads itself."""
     objective = CONFIGS["retromae"](vocabulary)

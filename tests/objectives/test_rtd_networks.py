@@ -72,6 +72,7 @@ def test_what_is_shared_is_counted_once(name: str) -> None:
     assert size(jax.eval_shape(lambda key: init_networks(apart, key), jax.random.key(0))) == alone
 
 
+@pytest.mark.long
 def test_shared_tables_get_the_gradients_of_both(params: Params) -> None:
     ids = jnp.asarray([[5, 6, 7, 8]])
     rows = (ids, jnp.ones_like(ids), jnp.arange(4)[None], jnp.zeros_like(ids))

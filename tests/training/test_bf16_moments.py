@@ -156,6 +156,7 @@ def test_another_seed_rounds_in_another_way() -> None:
     assert (moment(0) == moment(0)).all() and (moment(0) != moment(1)).any()
 
 
+@pytest.mark.long
 def test_they_take_half_of_the_memory(fresh_params: Params, mesh_of: Callable[..., Mesh]) -> None:
     sizes = {}
     for dtype in ("float32", "bfloat16"):

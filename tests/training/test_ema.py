@@ -102,6 +102,7 @@ def test_moments_of_every_optimizer_lie_as_their_parameters(tiny_params: Params,
         assert flatten_tree(inner.mu)[kernel].spec == PartitionSpec(None, "fsdp", "tensor")
 
 
+@pytest.mark.long
 def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: Params, mesh_of: Callable) -> None:
     """Weights and average are both donated, and a shared buffer could be donated only once."""
     made = make_optimizer(OptimizerConfig(ema_decay=0.9), lambda step: 1e-3, tiny_params)

@@ -59,6 +59,7 @@ def batch_of_rows(batch: dict[str, np.ndarray], tokens: list[int]) -> dict[str, 
     return {name: array for name, array in batch.items() if name != "pair_labels"} | {"input_ids": ids} | indices
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BATCH_SIZE)
 def test_a_batch_with_nothing_to_predict_teaches_nothing(name: str, run: Callable, batch_of: Callable) -> None:
     loss, grads, sums = run(batch_of_rows(batch_of(0), BATCH_SIZE[name]))
