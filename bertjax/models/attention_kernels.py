@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.attention_context import AttentionContext
-from bertjax.models.cudnn import sequence_attention, sequence_form
+from bertjax.models.cudnn import segment_attention, segment_form
 from bertjax.models.local_attention import should_block
 from bertjax.models.mesh import per_device, target_platform
 
@@ -94,9 +94,9 @@ def cudnn_attention(
     Args: as in `dot_product_attention`.
     """
     q, k, v = (x.astype(jnp.bfloat16) for x in (q, k, v))
-    form = sequence_form(context, q.shape)
+    form = segment_form(context, q.shape)
     if form != "mask":
-        return sequence_attention(q, k, v, context, form)
+        return segment_attention(q, k, v, context, form)
     return jax.nn.dot_product_attention(q, k, v, mask=context.visible(), implementation="cudnn")
 
 
@@ -110,7 +110,7 @@ def splash_attention(
 ) -> Float[Array, "B S N H"]:
     """Computes attention with the TPU kernel `splash_attention`, which skips blocks of scores without a visible key.
 
-    Sequences are padded with zeros to a multiple of 128, which changes nothing. Tokens see tokens of the same segment
+    Segments are padded with zeros to a multiple of 128, which changes nothing. Tokens see tokens of the same segment
     id, so padding sees padding here and real tokens elsewhere: outputs at padding differ, and must not be used.
 
     Args:

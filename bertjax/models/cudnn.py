@@ -4,9 +4,9 @@ The custom calls are those of jax (jax-ml/jax: jax/_src/cudnn/fused_attention_st
 no offsets; XLA builds cuDNN's graphs from them. There is no dropout: XLA takes its seed as a constant of the program
 and its offset from a counter of the process, so masks could not be functions of seed and cursor.
 
-cuDNN writes nothing where a token belongs to no sequence, and only some versions of XLA clear the results before
+cuDNN writes nothing where a token belongs to no segment, and only some versions of XLA clear the results before
 (openxla/xla: pull requests 44867, 46500). That memory may hold NaN, which no mask removes later: 0 * NaN = NaN. Here
-every query belongs to a sequence, and so does every key but the padding of `lengths`, whose gradients are cleared.
+every query belongs to a segment, and so does every key but the padding of `lengths`, whose gradients are cleared.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _DIMENSIONS = {  # of queries and results [B, S, N, H], keys and values [B, K, N
 """Axes of each matmul, contracted and batch, of its left and its right factor."""
 
 
-class Sequences(NamedTuple):
-    """Sequences that attend to themselves.
+class Segments(NamedTuple):
+    """Parts of the sequences of a device, whose queries attend to their keys and to no others.
 
     query_lengths, key_lengths
-             tokens of each: [B] of each row, or with offsets [B, R] of B * R in any rows, first those that there are
-    offsets  where each begins, in numbers from the first of all, and after them the end [B, R + 1]; None = in its row
+             tokens of each: [B], one per sequence; with offsets [B, R], in any sequence, the unused last, of length 0
+    offsets  where each begins, in numbers from the first of all, and after them the end [B, R + 1]; None = where its
+             sequence does
     """
 
     query_lengths: Int[Array, "*r"]
@@ -49,10 +50,10 @@ class Sequences(NamedTuple):
     offsets: Int[Array, "B R1"] | None = None
 
 
-def sequence_form(context: AttentionContext, shape: tuple[int, ...]) -> str:
-    """Returns how cuDNN can be told who sees whom: `offsets`, `lengths`, or `mask` where only a matrix says it.
+def segment_form(context: AttentionContext, shape: tuple[int, ...]) -> str:
+    """Returns what describes visibility to cuDNN: `offsets`, `lengths`, or `mask` where only a matrix does.
 
-    Offsets need Hopper or later, and are 32-bit numbers. They are preferred: they also skip what padding sees.
+    Offsets need Hopper or later, and are 32-bit numbers. They are preferred, since no gradient must be cleared.
 
     Args:
         context: visibility.
@@ -66,7 +67,7 @@ def sequence_form(context: AttentionContext, shape: tuple[int, ...]) -> str:
     return "lengths" if context.max_examples == 1 else "mask"
 
 
-def sequence_attention(
+def segment_attention(
     q: Float[Array, "B S N H"],
     k: Float[Array, "B K N H"],
     v: Float[Array, "B K N H"],
@@ -76,11 +77,11 @@ def sequence_attention(
     """Computes attention within the examples of each sequence, on every device for its part.
 
     With lengths, padding sees all real keys, as in the plain form; with offsets it sees padding. Gradients at padding
-    are zero where those of its outputs are.
+    are zero if those of its outputs are.
 
     Args:
         q, k, v, context: as in `dot_product_attention`, 16-bit.
-        form: `offsets` or `lengths`: see `sequence_form`.
+        form: `offsets` or `lengths`: see `segment_form`.
     """
     most = context.max_examples if form == "offsets" else None
     keys = context.segment_ids if context.key_segment_ids is None else context.key_segment_ids
@@ -90,57 +91,58 @@ def sequence_attention(
 
 def _run(causal: bool, most: int | None, q: Array, k: Array, v: Array, query_ids: Array, key_ids: Array) -> Array:
     if most is None:
-        return _attend(causal, q, k, v, padded_sequences(query_ids, key_ids))
-    return _attend(causal, q, k, v, packed_sequences(query_ids, most, q.shape[2] * q.shape[3]))
+        return _attend(causal, q, k, v, padded_segments(query_ids, key_ids))
+    return _attend(causal, q, k, v, packed_segments(query_ids, most, q.shape[2] * q.shape[3]))
 
 
-def padded_sequences(query_ids: Int[Array, "B S"], key_ids: Int[Array, "B K"]) -> Sequences:
-    """Returns one sequence per row: all queries, and the real keys, which come first.
+def padded_segments(query_ids: Int[Array, "B S"], key_ids: Int[Array, "B K"]) -> Segments:
+    """Returns one segment per sequence: all queries, and the real keys, which come first.
 
-    A row without a real key has one all the same: cuDNN before 9.25 gives NaN for queries without one.
+    A sequence without a real key gets one all the same: cuDNN before 9.25 gives NaN for queries without a key
+    (NVIDIA/cudnn-frontend: issue 943).
 
     Args:
         query_ids, key_ids: examples of queries and keys; 0 = padding.
     """
     real = (key_ids > 0).sum(axis=1, dtype=jnp.int32)
-    return Sequences(jnp.full(len(query_ids), query_ids.shape[1], jnp.int32), jnp.maximum(real, 1))
+    return Segments(jnp.full(len(query_ids), query_ids.shape[1], jnp.int32), jnp.maximum(real, 1))
 
 
-def packed_sequences(segment_ids: Int[Array, "B S"], max_examples: int, token_size: int) -> Sequences:
-    """Returns a sequence per example and one for the padding of every row.
+def packed_segments(segment_ids: Int[Array, "B S"], max_examples: int, token_size: int) -> Segments:
+    """Returns a segment per example and one for the padding of every sequence.
 
     Args:
         segment_ids: example of each token; 0 = padding, after the examples.
-        max_examples: most examples per row, on average over the rows.
+        max_examples: most examples per sequence, on average.
         token_size: numbers per token, N * H.
     """
-    rows, runs = len(segment_ids), max_examples + 1
+    batch, most = len(segment_ids), max_examples + 1
     changes = segment_ids[:, 1:] != segment_ids[:, :-1]
     first = jnp.pad(changes, ((0, 0), (1, 0)), constant_values=True).reshape(-1)
-    numbers = jnp.arange(1, rows * (runs + 1) + 1)
-    # the token where sequence 1, 2, ... begins; the number of all tokens if there is none
+    numbers = jnp.arange(1, batch * (most + 1) + 1)
+    # token at which segment 1, 2, ... begins; the number of all tokens if there is none
     begins = jnp.searchsorted(jnp.cumsum(first), numbers, method="scan_unrolled").astype(jnp.int32)
-    lengths = jnp.diff(begins)[: rows * runs].reshape(rows, runs)
-    return Sequences(lengths, lengths, begins.reshape(rows, runs + 1) * token_size)
+    lengths = jnp.diff(begins)[: batch * most].reshape(batch, most)
+    return Segments(lengths, lengths, begins.reshape(batch, most + 1) * token_size)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(causal: bool, q: Array, k: Array, v: Array, sequences: Sequences) -> Array:
-    return _forward_call(causal, q, k, v, sequences, training=False)[0]
+def _attend(causal: bool, q: Array, k: Array, v: Array, segments: Segments) -> Array:
+    return _forward_call(causal, q, k, v, segments, training=False)[0]
 
 
-def _forward(causal: bool, q: Array, k: Array, v: Array, sequences: Sequences) -> tuple[Array, tuple[Any, ...]]:
-    out, log_sums = _forward_call(causal, q, k, v, sequences, training=True)
-    return out, (q, k, v, sequences, out, log_sums)
+def _forward(causal: bool, q: Array, k: Array, v: Array, segments: Segments) -> tuple[Array, tuple[Any, ...]]:
+    out, log_sums = _forward_call(causal, q, k, v, segments, training=True)
+    return out, (q, k, v, segments, out, log_sums)
 
 
 def _backward(causal: bool, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
-    q, k, v, sequences, out, log_sums = saved
+    q, k, v, segments, out, log_sums = saved
     operands = (q, k, v, log_sums, grad, out)
-    grads = _call("fmhaSoftmaxBackward", causal, operands, sequences, [_heads_first(x) for x in (q, k, v)])
+    grads = _call("fmhaSoftmaxBackward", causal, operands, segments, [_heads_first(x) for x in (q, k, v)])
     grad_q, grad_k, grad_v = (x.transpose(0, 2, 1, 3) for x in grads)
-    if sequences.offsets is None:
-        real = (jnp.arange(k.shape[1])[None] < sequences.key_lengths[:, None])[:, :, None, None]
+    if segments.offsets is None:
+        real = (jnp.arange(k.shape[1])[None] < segments.key_lengths[:, None])[:, :, None, None]
         grad_k, grad_v = (jnp.where(real, x, jnp.zeros((), x.dtype)) for x in (grad_k, grad_v))
     return grad_q, grad_k, grad_v, None
 
@@ -148,10 +150,10 @@ def _backward(causal: bool, saved: tuple[Any, ...], grad: Array) -> tuple[Array 
 _attend.defvjp(_forward, _backward)
 
 
-def _forward_call(causal: bool, q: Array, k: Array, v: Array, sequences: Sequences, training: bool) -> list[Array]:
+def _forward_call(causal: bool, q: Array, k: Array, v: Array, segments: Segments, training: bool) -> list[Array]:
     """Returns the averages [B, S, N, H], and in training the logarithms of the sums of exponentials."""
-    log_sums = jax.ShapeDtypeStruct((sequences.query_lengths.size, q.shape[2], q.shape[1]), jnp.float32)
-    out, *rest = _call("fmhaSoftmax", causal, (q, k, v), sequences, [_heads_first(q), *[log_sums] * training])
+    log_sums = jax.ShapeDtypeStruct((segments.query_lengths.size, q.shape[2], q.shape[1]), jnp.float32)
+    out, *rest = _call("fmhaSoftmax", causal, (q, k, v), segments, [_heads_first(q), *[log_sums] * training])
     return [out.transpose(0, 2, 1, 3), *rest]
 
 
@@ -160,10 +162,10 @@ def _heads_first(x: Array) -> jax.ShapeDtypeStruct:
 
 
 def _call(
-    name: str, causal: bool, operands: tuple[Array, ...], sequences: Sequences, results: list[jax.ShapeDtypeStruct]
+    name: str, causal: bool, operands: tuple[Array, ...], segments: Segments, results: list[jax.ShapeDtypeStruct]
 ) -> list[Array]:
     """Emits a call of cuDNN; its results [B, N, S, H] lie in memory as [B, S, N, H]."""
-    query_lengths, key_lengths, offsets = sequences
+    query_lengths, key_lengths, offsets = segments
     operands += (query_lengths, key_lengths) if offsets is None else (query_lengths, key_lengths, offsets, offsets)
     call = jax.ffi.ffi_call(
         f"__cudnn${name}",
@@ -171,15 +173,15 @@ def _call(
         vmap_method="sequential",
         output_layouts=[*((0, 2, 1, 3) if len(each.shape) == 4 else None for each in results), None],
         custom_call_api_version=2,
-        legacy_backend_config=json.dumps(_settings(operands[0], operands[1], sequences, causal, "Backward" in name)),
+        legacy_backend_config=json.dumps(_settings(operands[0], operands[1], segments, causal, "Backward" in name)),
     )
     return list(call(*operands)[:-1])
 
 
-def _settings(q: Array, k: Array, sequences: Sequences, causal: bool, backward: bool) -> dict[str, Any]:
+def _settings(q: Array, k: Array, segments: Segments, causal: bool, backward: bool) -> dict[str, Any]:
     """Returns the fields of XLA's `CudnnfMHABackendConfig` as JSON."""
     batch, length, heads, width = q.shape
-    packed = sequences.offsets is not None
+    packed = segments.offsets is not None
     mask = "CAUSAL" if causal else "NO_MASK"  # with offsets XLA masks by lengths anyway
     if not packed:
         mask = "PADDING_CAUSAL" if causal else "PADDING"
@@ -208,7 +210,7 @@ def _settings(q: Array, k: Array, sequences: Sequences, causal: bool, backward: 
         "dropout_rate": 0.0,
         "seed": 42,
         "sliding_window_length": 0,
-        "max_seg_per_batch": sequences.query_lengths.shape[1] if packed else 1,
+        "max_seg_per_batch": segments.query_lengths.shape[1] if packed else 1,
         "is_paged_attention": False,
     }
     for matmul, (contracted, batches) in _DIMENSIONS.items():

@@ -27,7 +27,7 @@ CALL = re.compile(r"stablehlo\.custom_call @(__cudnn[^(]+)\(([^)]*)\) \{(.*)\} :
 
 
 def packed_ids() -> jax.Array:
-    """Returns rows of several examples: with padding, full, of one token each and empty."""
+    """Returns sequences of several examples: with padding, full, of one token each and empty."""
     ids = np.zeros((ROWS, LENGTH), np.int32)
     ids[0, :7], ids[0, 7:15], ids[0, 15:19] = 1, 2, 3
     ids[1, :20], ids[1, 20:] = 1, 2
@@ -36,20 +36,20 @@ def packed_ids() -> jax.Array:
 
 
 def single_ids() -> jax.Array:
-    """Returns rows of one example: with padding, full, of one token and empty."""
+    """Returns sequences of one example: with padding, full, of one token and empty."""
     return (jnp.arange(LENGTH)[None] < jnp.asarray([17, LENGTH, 1, 0])[:, None]).astype(jnp.int32)
 
 
 def calls(function: Callable, *shapes: Any) -> list[tuple[Any, ...]]:
     """Returns target, settings, and what else is written of the calls of cuDNN in a program for GPUs."""
     text = jax.jit(function).trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
-    found = []
+    results = []
     for target, operands, attributes, types in CALL.findall(text):
         settings = re.search(r'backend_config = ("(?:[^"\\]|\\.)*")', attributes)
         assert settings is not None
         parsed = json.loads(settings[1].replace("\\22", '\\"'))
-        found.append((target, operands.count(","), json.loads(parsed), attributes.replace(settings[0], ""), types))
-    return found
+        results.append((target, operands.count(","), json.loads(parsed), attributes.replace(settings[0], ""), types))
+    return results
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -62,14 +62,14 @@ def test_calls_are_those_of_jax(monkeypatch: pytest.MonkeyPatch, form: str, caus
     monkeypatch.setattr(private, "is_cuda_compute_capability_equal", lambda _: False)
     mask = {"lengths": "PADDING", "offsets": ""}[form] + ("_CAUSAL" if causal else "")
     kind = private.MaskType[mask.strip("_") or "NO_MASK"]
-    rows = (ROWS,) if form == "lengths" else (ROWS, MOST + 1)
+    sizes = (ROWS,) if form == "lengths" else (ROWS, MOST + 1)
 
     def ours(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> jax.Array:
         context = AttentionContext(ids, causal=causal, max_examples=MOST)
-        return cudnn.sequence_attention(q, k, v, context, form)
+        return cudnn.segment_attention(q, k, v, context, form)
 
     def theirs(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> jax.Array:
-        lengths, offsets = jnp.zeros(rows, jnp.int32), None
+        lengths, offsets = jnp.zeros(sizes, jnp.int32), None
         if form == "offsets":
             offsets = jnp.zeros((ROWS, MOST + 2), jnp.int32)
         return private.dot_product_attention(
@@ -83,16 +83,16 @@ def test_calls_are_those_of_jax(monkeypatch: pytest.MonkeyPatch, form: str, caus
 
     vectors = jax.ShapeDtypeStruct((ROWS, LENGTH, HEADS, WIDTH), jnp.bfloat16)
     shapes = (*[vectors] * 3, jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32))
-    found = calls(program(ours), *shapes)
-    assert [each[0] for each in found] == ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"][: 1 + training]
-    assert found == calls(program(theirs), *shapes)
+    emitted = calls(program(ours), *shapes)
+    assert [each[0] for each in emitted] == ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"][: 1 + training]
+    assert emitted == calls(program(theirs), *shapes)
 
 
 class Layout:
-    """What the lengths and offsets of a call say: the sequences of queries and keys, and who sees whom.
+    """What the lengths and offsets of a call say: the segments of queries and keys, and who sees whom.
 
-    Rows of all sequences follow one another: T queries, U keys. `belongs` is True where a token belongs to a sequence
-    [R, T] and [R, U], `positions` counts tokens in theirs.
+    All sequences follow one another: T queries, U keys. `belongs` is True where a token belongs to a segment, [R, T]
+    and [R, U], `positions` counts tokens in theirs.
     """
 
     def __init__(self, settings: dict[str, Any], arrays: tuple[jax.Array, ...], token_size: int):
@@ -112,8 +112,8 @@ class Layout:
         if "CAUSAL" in settings["mask_type"]:
             self.visible &= self.positions[0][:, None] >= self.positions[1][None]
 
-    def rows(self, x: jax.Array, side: int, like: Any) -> jax.Array:
-        """[T, N, H] -> [B, N, S, H], NaN where a token belongs to no sequence."""
+    def restore(self, x: jax.Array, side: int, like: Any) -> jax.Array:
+        """[T, N, H] -> [B, N, S, H], NaN where a token belongs to no segment."""
         batch, heads, _, width = like.shape
         x = jnp.where(self.belongs[side].any(axis=0)[:, None, None], x, jnp.nan)
         return x.reshape(batch, -1, heads, width).transpose(0, 2, 1, 3).astype(like.dtype)
@@ -132,7 +132,7 @@ def literal_call(target: str, results: Any, *, legacy_backend_config: str, **_: 
         slots = jnp.argmax(layout.belongs[0], axis=0), slice(None), layout.positions[0]  # of the queries in `log_sums`
         if not saved:
             log_sums = jax.nn.logsumexp(scores, axis=-1)
-            out = layout.rows(jnp.einsum("nqk,knh->qnh", jnp.exp(scores - log_sums[..., None]), v), 0, results[0])
+            out = layout.restore(jnp.einsum("nqk,knh->qnh", jnp.exp(scores - log_sums[..., None]), v), 0, results[0])
             written = [jnp.full(each.shape, jnp.nan).at[slots].set(log_sums.T) for each in results[1:-1]]
             return [out, *written, jnp.zeros(0)]
         log_sums, grad, out = saved[0], *(x.astype(jnp.float32).reshape(q.shape) for x in saved[1:])
@@ -141,7 +141,7 @@ def literal_call(target: str, results: Any, *, legacy_backend_config: str, **_: 
         grads = scale * weights * dots
         products = ("nqk,knh->qnh", grads, k), ("nqk,qnh->knh", grads, q), ("nqk,qnh->knh", weights, grad)
         of = zip(products, (0, 1, 1), results, strict=False)
-        return [*(layout.rows(jnp.einsum(*each), side, like) for each, side, like in of), jnp.zeros(0)]
+        return [*(layout.restore(jnp.einsum(*each), side, like) for each, side, like in of), jnp.zeros(0)]
 
     return run
 
@@ -173,7 +173,7 @@ def check(context: AttentionContext, form: str, num_keys: int = LENGTH) -> None:
     real = context.segment_ids > 0
     if context.key_segment_ids is not None:
         real &= (context.key_segment_ids > 0).any(axis=1, keepdims=True)
-    run = functools.partial(cudnn.sequence_attention, context=context, form=form)
+    run = functools.partial(cudnn.segment_attention, context=context, form=form)
     out, *gradients = values_and_gradients(run, real, num_keys)
     expected, *expected_gradients = values_and_gradients(functools.partial(plain, context=context), real, num_keys)
     assert np.isfinite(out).all()
@@ -187,14 +187,14 @@ def check(context: AttentionContext, form: str, num_keys: int = LENGTH) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_offsets_are_the_examples_of_packed_rows(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+def test_offsets_are_those_of_packed_examples(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
     monkeypatch.setattr(jax.ffi, "ffi_call", literal_call)
     check(AttentionContext(packed_ids(), causal=causal, max_examples=MOST), "offsets")
     check(AttentionContext(single_ids(), causal=causal, max_examples=1), "offsets")
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_lengths_are_the_padded_rows(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+def test_lengths_are_those_of_padded_sequences(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
     monkeypatch.setattr(jax.ffi, "ffi_call", literal_call)
     check(AttentionContext(single_ids(), causal=causal, max_examples=1), "lengths")
 
@@ -215,8 +215,8 @@ def test_every_device_has_offsets_of_its_own(monkeypatch: pytest.MonkeyPatch, fo
             check(AttentionContext(packed_ids(), max_examples=MOST), form)
 
 
-def test_a_row_may_have_more_examples_where_others_have_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offsets are one list for all rows of a device, so padding at the begin is right, too."""
+def test_a_sequence_may_have_more_examples_where_others_have_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets are one list for all sequences of a device, so padding before an example is right, too."""
     monkeypatch.setattr(jax.ffi, "ffi_call", literal_call)
     ids = packed_ids().at[3, 5:9].set(1)
     check(AttentionContext(ids, max_examples=3), "offsets")
@@ -241,16 +241,16 @@ def test_what_examples_say_needs_no_mask(
     monkeypatch: pytest.MonkeyPatch, kind: str, facts: dict[str, Any], form: str
 ) -> None:
     monkeypatch.setattr(cudnn, "target_device_kind", lambda: kind)
-    assert cudnn.sequence_form(AttentionContext(packed_ids(), **facts), (ROWS, LENGTH, HEADS, WIDTH)) == form
+    assert cudnn.segment_form(AttentionContext(packed_ids(), **facts), (ROWS, LENGTH, HEADS, WIDTH)) == form
 
 
 def test_offsets_that_need_more_than_32_bits_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "target_device_kind", lambda: H100)
     context, shape = AttentionContext(packed_ids(), max_examples=8), (2048, 1024, 16, 64)
-    assert cudnn.sequence_form(context, shape) == "mask"
+    assert cudnn.segment_form(context, shape) == "mask"
     shards = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     with jax.set_mesh(shards):
-        assert cudnn.sequence_form(context, shape) == "offsets"
+        assert cudnn.segment_form(context, shape) == "offsets"
 
 
 def test_the_kind_of_a_device_is_that_of_the_mesh() -> None:
@@ -267,16 +267,19 @@ def test_dots_keeps_the_results_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -
 
     def attend(q: jax.Array) -> jax.Array:
         context = AttentionContext(single_ids(), max_examples=1)
-        return cudnn.sequence_attention(q, q, q, context, "offsets").astype(jnp.float32).sum()
+        return cudnn.segment_attention(q, q, q, context, "offsets").astype(jnp.float32).sum()
 
-    kept = jax.checkpoint(attend, policy=_is_matmul)
+    saving = jax.checkpoint(attend, policy=_is_matmul)
     shape = jax.ShapeDtypeStruct((ROWS, LENGTH, HEADS, WIDTH), jnp.bfloat16)
-    assert [each[0] for each in calls(jax.grad(kept), shape)] == ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
+    assert [each[0] for each in calls(jax.grad(saving), shape)] == [
+        "__cudnn$fmhaSoftmax",
+        "__cudnn$fmhaSoftmaxBackward",
+    ]
 
 
 def test_attention_by_cudnn_takes_the_form_without_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "target_device_kind", lambda: H100)
     shape = jax.ShapeDtypeStruct((ROWS, LENGTH, HEADS, WIDTH), jnp.float32)
     context = AttentionContext(packed_ids(), max_examples=MOST)
-    found = calls(lambda q: attention_kernels.cudnn_attention(q, q, q, context), shape)
-    assert [each[0] for each in found] == ["__cudnn$fmhaSoftmax"]
+    emitted = calls(lambda q: attention_kernels.cudnn_attention(q, q, q, context), shape)
+    assert [each[0] for each in emitted] == ["__cudnn$fmhaSoftmax"]
