@@ -20,7 +20,8 @@ Batch = Mapping[str, Any]
 """Named arrays of one global batch, numpy on the host and jax on the device.
 
     input_ids         int32   [B, S]
-    segment_ids       int32   [B, S]   0 = padding, 1.. = which example of the row; attention never crosses it
+    segment_ids       int32   [B, S]   0 = padding, 1.. = which example of the row; attention never crosses it. Examples
+                                       are contiguous, in order and before the padding (`EncoderConfig.max_examples`)
     position_ids      int32   [B, S]   restart with every example
     token_type_ids    int32   [B, S]
     example_positions int32   [B, E]   the summary token of each example

@@ -2,10 +2,12 @@
 
     python scripts/check_kernels.py [--implementation cudnn|pallas|splash|interpret] [--lengths 512,2048] [--heads 12]
 
-For packed examples, full, causal, with a window of 128, and (pallas) with DeBERTa's and XLNet's scores: prints the
-largest difference of outputs and gradients at real tokens from the float32 reference, relative to its largest value,
-next to that of the reference in bfloat16; and the time of forward and backward. Exits with 1 if the kernel's error
-exceeds four times that of the reference.
+For packed examples, full, causal, with a window of 128, and (pallas) with DeBERTa's and XLNet's scores; for cuDNN also
+with the number of examples known, several per sequence and one with padding, which it computes by offsets and lengths
+instead of a mask: prints the largest difference of outputs and gradients from the float32 reference, relative to its
+largest value, next to that of the reference in bfloat16; and the time of forward and backward. Outputs at padding may
+have any finite value; gradients there are zero. Memory holds NaN before a kernel runs, where the allocator reuses it.
+Exits with 1 if the kernel's error exceeds four times that of the reference.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +31,8 @@ from bertjax.models.linear import einsum
 from bertjax.models.pallas.attention import ScoreTerms, pallas_attention
 
 KINDS = {"whole": (0, False), "causal": (0, True), "window": (128, False)}
+COUNTED = {"packed": 3, "padded": 1}
+"""Most examples per sequence, of kinds where the context tells it."""
 SCORES = ("deberta", "xlnet")
 ROWS, WIDTH, REPEATS = 4, 64, 10
 Run = Callable[..., tuple[jax.Array, ...]]
@@ -44,9 +49,16 @@ def main() -> int:
     right = [
         check(options.implementation, name, int(length), options.heads)
         for length in options.lengths.split(",")
-        for name in (*KINDS, *(SCORES if options.implementation == "pallas" else ()))
+        for name in kinds(options.implementation)
     ]
     return 0 if all(right) else 1
+
+
+def kinds(implementation: str) -> list[str]:
+    """Returns the names of the checks of a kernel; those of cuDNN also run where it is rehearsed on a CPU."""
+    counted = [name + causal for name in COUNTED for causal in ("", " causal")]
+    more = {"pallas": SCORES, "cudnn": counted, "interpret": counted}
+    return [*KINDS, *more.get(implementation, ())]
 
 
 def check(implementation: str, name: str, length: int, heads: int) -> bool:
@@ -54,28 +66,37 @@ def check(implementation: str, name: str, length: int, heads: int) -> bool:
     inputs, context = batch(name, length, heads)
     exact = compiled(name, "xla", "float32", heads, context)(*inputs)
     plain, kernel = (compiled(name, each, "bfloat16", heads, context) for each in ("xla", implementation))
-    errors = [max(map(relative, run(*inputs), exact)) for run in (plain, kernel)]
+    errors = []
+    for run in (plain, kernel):
+        jax.block_until_ready([jnp.full_like(each, jnp.nan) for each in inputs * 4])
+        errors.append(float(np.max([*map(relative, run(*inputs), exact)])))  # NaN if there is one
     times = [milliseconds(run, inputs) for run in (plain, kernel)]
     print(
-        f"{length:6d} {name:9s} error plain {errors[0]:.1e} kernel {errors[1]:.1e}   "
+        f"{length:6d} {name:13s} error plain {errors[0]:.1e} kernel {errors[1]:.1e}   "
         f"ms plain {times[0]:.2f} kernel {times[1]:.2f} ({times[0] / times[1]:.2f} times as fast)"
     )
     return bool(errors[1] <= 4 * errors[0])
 
 
 def batch(name: str, length: int, heads: int) -> tuple[list[jax.Array], AttentionContext]:
-    """Returns q, k, v, loss weights and two tables; three examples per sequence and an eighth of padding."""
+    """Returns q, k, v, loss weights and two tables; three examples per sequence and an eighth of padding.
+
+    `padded` has one example per sequence, of which one is full, one has a single token, and one is empty.
+    """
     draw = np.random.default_rng(0).normal(size=(4, ROWS, length, heads, WIDTH))
     ids = np.zeros((ROWS, length), np.int32)
     for number, (start, stop) in enumerate(((0, 2), (2, 5), (5, 7)), 1):
         ids[:, start * length // 8 : stop * length // 8] = number
+    if name.startswith("padded"):
+        ids = (np.arange(length) < np.array([[length], [5 * length // 8], [1], [0]])).astype(np.int32)
     tables = np.random.default_rng(1).normal(size=(2, 2 * length - 1, heads, WIDTH))
-    context = AttentionContext(jnp.asarray(ids), *KINDS.get(name, (0, False)))
+    window, causal = KINDS.get(name, (0, name.endswith("causal")))
+    context = AttentionContext(jnp.asarray(ids), window, causal, max_examples=COUNTED.get(name.split()[0]))
     return [jnp.asarray(each, jnp.float32) for each in (*draw, *tables)], context
 
 
 def compiled(name: str, implementation: str, kind: str, heads: int, context: AttentionContext) -> Run:
-    """Returns the output at real tokens and the gradients of q, k, v and of the tables."""
+    """Returns the output at real tokens (NaN stays elsewhere, too) and the gradients of q, k, v and of the tables."""
     config = EncoderConfig(
         hidden_size=heads * WIDTH,
         num_heads=heads,
@@ -110,8 +131,8 @@ def compiled(name: str, implementation: str, kind: str, heads: int, context: Att
     def loss(
         q: jax.Array, k: jax.Array, v: jax.Array, weights: jax.Array, *tables: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        out = jnp.where(real, attend(q, k, v, tables).astype(jnp.float32), 0.0)
-        return (out * weights).sum(), out
+        out = attend(q, k, v, tables).astype(jnp.float32)
+        return (jnp.where(real, out, 0.0) * weights).sum(), jnp.where(real | ~jnp.isfinite(out), out, 0.0)
 
     @jax.jit
     def run(*inputs: jax.Array) -> tuple[jax.Array, ...]:
@@ -126,8 +147,10 @@ def compiled(name: str, implementation: str, kind: str, heads: int, context: Att
         return run.lower(*inputs).compile()
 
 
-def relative(results: jax.Array, exact: jax.Array) -> float:
-    return float(jnp.abs(results - exact).max() / jnp.abs(exact).max())
+def relative(results: Any, exact: Any) -> float:
+    """Returns the largest difference over the largest value, NaN if there is one: XLA's maximum may overlook it."""
+    results, exact = np.asarray(results), np.asarray(exact)
+    return float(np.abs(results - exact).max() / np.abs(exact).max())
 
 
 def milliseconds(run: Run, inputs: list[jax.Array]) -> float:

@@ -31,6 +31,13 @@ class ComputeConfig(Settings, group="model"):
     padded_vocab_size: int | None = setting(
         None, at_least=1, key=False, computes=False, help="Rows of the word table in training; None: vocab_size."
     )
+    max_examples: int | None = setting(
+        None,
+        at_least=1,
+        key=False,
+        computes=False,
+        help="Most examples per sequence, where each is contiguous and padding follows them; None: unknown.",
+    )
     compute_dtype: str = setting("float32", choices=DTYPES, key=False, computes=False, help="Inputs of matmuls.")
     result_dtype: str = setting("float32", choices=DTYPES, key=False, computes=False, help="Results of matmuls.")
     attention_implementation: str = setting(

@@ -1,6 +1,7 @@
-"""Range checks of the integers of a batch.
+"""Checks of the integers of a batch: their range, and the order of the examples of a sequence.
 
-JAX does not raise for an index outside a table: the result is the last row, NaN or zeros, and training goes on.
+JAX does not raise for an index outside a table: the result is the last row, NaN or zeros, and training goes on. Nor do
+attention kernels notice it if examples, of which they know the offsets, are not contiguous.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def require_special_tokens(settings: FormatSettings, vocab_size: int) -> None:
 def require_ids_in_range(
     batch: Batch, limits: Mapping[str, int], sources: Sequence[NamedSource], source_of: np.ndarray
 ) -> None:
-    """Checks every integer field in one pass, without allocation.
+    """Checks every integer field in one pass, without allocation, and that examples come in order and padding last.
 
     Args:
         batch: arrays by name.
@@ -64,12 +65,20 @@ def require_ids_in_range(
         source_of: int [B], the source of each sequence.
 
     Raises:
-        UserError: a value is out of range; names the value, its example and its document.
+        UserError: a value is out of range; names the value, its example and its document. Or examples are mixed.
     """
     for name, limit in limits.items():
         # As unsigned numbers, negative values are large.
         if name in batch and batch[name].size and batch[name].view(np.uint32).max() >= limit:
             raise _out_of_range(batch, name, limit, sources, source_of)
+    if "segment_ids" in batch:
+        order = batch["segment_ids"].view(np.uint32) - np.uint32(1)  # of padding the largest
+        mixed = np.flatnonzero((order[:, 1:] < order[:, :-1]).any(axis=1))
+        if len(mixed):
+            raise UserError(
+                f"source {sources[source_of[mixed[0]]].name}: segment_ids of a sequence must be those of its examples "
+                "in order, each contiguous, and then 0 for padding; this is a mistake of the example format"
+            )
 
 
 def _out_of_range(

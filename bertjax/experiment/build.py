@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse
+from bertjax.config.data import DataConfig
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.fields import read_group
 from bertjax.config.model import EncoderConfig
@@ -160,8 +161,9 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
         UserError: the objective needs a teacher and there is none, or it does not suit the student.
     """
     config = objective_config(cfg)
+    most = None if config.is_finetuning else read_group(cfg, DataConfig).max_examples  # a task packs as its texts fit
     encoders = {
-        group: platform.platform_config(cfg, encoder)
+        group: dataclasses.replace(platform.platform_config(cfg, encoder), max_examples=most)
         for group, encoder in config.read_encoders(cfg, vocabulary).items()
     }
     if teacher is not None:
@@ -170,6 +172,7 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
             platform.platform_config(cfg, teacher.config),
             padded_vocab_size=model.padded_vocab_size,
             attention_implementation=model.attention_implementation,
+            max_examples=most,
             remat="none",
         )
         teacher = Network(encoder, teacher.heads)

@@ -73,6 +73,8 @@ class AttentionContext(NamedTuple):
               those of the queries. Window and causal do not apply
     start     position of the first query in the sequence of the keys, where queries are a part of it
     ranks     visibility by an order of prediction, in addition to the rule
+    max_examples
+              most examples per sequence, where each is contiguous and padding follows them; None = unknown
     """
 
     segment_ids: Int[Array, "B S"]
@@ -84,6 +86,7 @@ class AttentionContext(NamedTuple):
     key_segment_ids: Int[Array, "B K"] | None = None
     start: int | Int[Array, ""] = 0
     ranks: PredictionRanks | None = None
+    max_examples: int | None = None
 
     def visible(self) -> Bool[Array, "B 1 S K"]:
         """Returns True where a query (axis 2) may attend to a key (axis 3).
@@ -132,7 +135,14 @@ def make_context(
     if config.attention_position == "rotary":
         base = config.local_rope_theta if local else config.global_rope_theta
         angles = rotation(position_ids, config.head_dim, base)
-    return AttentionContext(segment_ids, config.local_attention if local else 0, config.causal, None, angles, relative)
+    return AttentionContext(
+        segment_ids,
+        config.local_attention if local else 0,
+        config.causal,
+        rotation=angles,
+        relative=relative,
+        max_examples=config.max_examples,
+    )
 
 
 def attention_mask(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B 1 S S"]:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.attention_context import AttentionContext
+from bertjax.models.cudnn import segment_attention, segment_form
 from bertjax.models.local_attention import should_block
 from bertjax.models.mesh import per_device, target_platform
 
@@ -84,15 +85,18 @@ def kernel_limitation(
 def cudnn_attention(
     q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], v: Float[Array, "B K N H"], context: AttentionContext
 ) -> Float[Array, "B S N H"]:
-    """Computes attention with cuDNN's flash attention, operands bfloat16; traceable only where cuDNN is installed.
+    """Computes attention with cuDNN's flash attention, operands bfloat16.
 
-    Visibility is a full mask [B, 1, S, K] that all heads share: cuDNN has windows for causal attention only, and jax's
-    public function has no segments. The mask becomes a bias, so the backward pass writes a gradient of its size, which
-    is discarded. jax uses XLA's form unless the implementation is named.
+    What examples do not say, such as a window that is not causal, is a full mask [B, 1, S, K] that all heads share. It
+    becomes a bias, so the backward pass writes a gradient of its size, which is discarded. That form is traceable only
+    where cuDNN is installed; jax uses XLA's form unless the implementation is named.
 
     Args: as in `dot_product_attention`.
     """
     q, k, v = (x.astype(jnp.bfloat16) for x in (q, k, v))
+    form = segment_form(context, q.shape)
+    if form != "mask":
+        return segment_attention(q, k, v, context, form)
     return jax.nn.dot_product_attention(q, k, v, mask=context.visible(), implementation="cudnn")
 
 
@@ -106,7 +110,7 @@ def splash_attention(
 ) -> Float[Array, "B S N H"]:
     """Computes attention with the TPU kernel `splash_attention`, which skips blocks of scores without a visible key.
 
-    Sequences are padded with zeros to a multiple of 128, which changes nothing. Tokens see tokens of the same segment
+    Segments are padded with zeros to a multiple of 128, which changes nothing. Tokens see tokens of the same segment
     id, so padding sees padding here and real tokens elsewhere: outputs at padding differ, and must not be used.
 
     Args:

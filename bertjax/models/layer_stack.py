@@ -25,7 +25,7 @@ from bertjax.models.mesh import shard_batch
 from bertjax.types import Params
 
 STACKS = ("groups", "layers")
-_ATTENTION_KERNELS = ("dot_product_attention_fwd_wrapper", "pallas_call")  # cuDNN's; splash, ours
+_ATTENTION_KERNELS = ("dot_product_attention_fwd_wrapper", "ffi_call", "pallas_call")  # cuDNN's; splash, ours
 Apply = Callable[[Layer, Any, bool, Key | None, Any], Any]
 """`apply(layer, x, local, key, own)` returns the next hidden states; `own` is the layer's element of `per_layer`."""
 

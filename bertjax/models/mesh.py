@@ -23,10 +23,19 @@ def target_platform() -> str:
         return abstract.platform
     if abstract is not None and abstract.platform in ("gpu", "cuda") and "NVIDIA" in abstract.device_kind:
         return "cuda"
-    device: Any = getattr(jax.config, "jax_default_device", None)  # missing from the type stubs
-    if device is None or isinstance(device, str):
-        device = jax.local_devices(backend=device)[0]
+    device = _default_device()
     return "cuda" if device.platform == "gpu" and "cuda" in device.client.platform_version else device.platform
+
+
+def target_device_kind() -> str:
+    """Returns the model of the devices, such as `NVIDIA H100 80GB HBM3`, where `target_platform` has the platform."""
+    abstract = jax.sharding.get_abstract_mesh().abstract_device
+    return (_default_device() if abstract is None else abstract).device_kind
+
+
+def _default_device() -> Any:
+    device: Any = getattr(jax.config, "jax_default_device", None)  # missing from the type stubs
+    return jax.local_devices(backend=device)[0] if device is None or isinstance(device, str) else device
 
 
 def batch_axes() -> tuple[str, ...]:

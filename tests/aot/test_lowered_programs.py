@@ -21,7 +21,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from bertjax.config.overrides import load_config, set_values
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
-from bertjax.models import attention_kernels, dropout, linear
+from bertjax.models import attention_kernels, cudnn, dropout, linear
 from bertjax.models.pallas import attention as fused_attention
 from bertjax.objectives import vocab_loss
 from bertjax.runtime import platform as runtime_platform
@@ -29,6 +29,7 @@ from bertjax.training import step
 
 FACTS = Path(__file__).with_name("lowered_programs.json")
 LAYERS = 2
+GPU = "NVIDIA H100 80GB HBM3"
 LAYERED = "bert without attention dropout"
 # sizes of the recipes, with few layers and little vocabulary: shapes per layer are those of the published models
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -36,7 +37,8 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert without attention dropout": ("bert:base", {"model.attention_dropout": 0.0}),
     "bert, pallas": ("bert:base", {"model.attention_implementation": "pallas"}),
     "bert, scanned, remat=dots": ("bert:large", {"model.attention_dropout": 0.0, "model.remat": "dots"}),
-    "modernbert at 1,024": ("modernbert:base", {}),
+    # fewer sequences than the recipe's, which needs several GPUs: cuDNN's offsets are 32-bit numbers
+    "modernbert at 1,024": ("modernbert:base", {"train.batch_size": 768}),
     "deberta v3": ("deberta:v3-base", {"model.num_layers": 4}),  # two of them in the generator
     "deberta v3, pallas": ("deberta:v3-base", {"model.num_layers": 4, "model.attention_implementation": "pallas"}),
     "electra": ("electra:base", {}),
@@ -73,12 +75,13 @@ def lowered(name: str, platform: str, **more: Any) -> tuple[str, build.Experimen
     with pytest.MonkeyPatch.context() as patch:
         for module in (attention_kernels, dropout, linear, fused_attention, runtime_platform, step, vocab_loss):
             patch.setattr(module, "target_platform", lambda: platform)
+        patch.setattr(cudnn, "target_device_kind", lambda: GPU if platform == "cuda" else platform)
         patch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
         exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
         last = exp.programs[-1]
         mesh = exp.mesh.abstract_mesh
         if platform == "cuda" and jax.__version_info__ >= (0, 12):  # it lowers Triton kernels for a known GPU alone
-            device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
+            device = AbstractDevice(GPU, None, "gpu")
             mesh = AbstractMesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types, abstract_device=device)
         with jax.sharding.use_abstract_mesh(mesh):
             traced = last.train_step.trace(exp.abstract_state(), exp.frozen, abstract_batch(exp, last))
@@ -138,6 +141,14 @@ def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
     if jax.__version__ != known["jax"]:  # whose functions may consist of other operations
         facts, expected = ({**each, "elementwise": 0} for each in (facts, expected))
     assert facts == expected
+
+
+def test_where_cudnn_computes_attention_there_is_no_mask_of_pairs() -> None:
+    """Neither as a bias [B, 1, S, S] nor as its gradient: lengths and offsets of examples replace it."""
+    by_cudnn = {name: facts for name, facts in json.loads(FACTS.read_text())["cuda"].items() if "cudnn" in str(facts)}
+    assert set(by_cudnn) == set(KERNELS)
+    for facts in by_cudnn.values():
+        assert not any(fact.startswith(("mask", "scores", "kernel __cudnn$fmhaScaleBias")) for fact in facts)
 
 
 def test_elementwise_work_per_layer_is_known() -> None:

@@ -118,6 +118,18 @@ def test_every_field_that_is_an_index_is_looked_at(batch: Batch, field: str, val
         require_ids_in_range(batch | {field: broken}, id_limits(settings, V), sources, np.zeros(4, int))
 
 
+@pytest.mark.parametrize("begin", [(0, 1), (2, 1), (1, 2, 1), (1, 0, 1)])
+def test_examples_out_of_order_are_refused(batch: Batch, begin: tuple[int, ...]) -> None:
+    """Kernels that know the examples by their offsets would compute something else without a message."""
+    settings = pipeline_of(corpus_of(), packing="best_fit", max_examples=4, seq_len=48).sources[0].format.settings
+    sources = [MixtureSource("toys", None, None, None)]  # type: ignore[arg-type]
+    broken = batch["segment_ids"].copy()
+    broken[1] = 0
+    broken[1, : len(begin)] = begin
+    with pytest.raises(UserError, match=r"source toys: segment_ids of a sequence must be .* each contiguous"):
+        require_ids_in_range(batch | {"segment_ids": broken}, id_limits(settings, V), sources, np.zeros(4, int))
+
+
 def test_every_integer_of_a_batch_has_a_limit_or_is_an_identity(batch: Batch) -> None:
     settings = pipeline_of(corpus_of()).sources[0].format.settings
     free = {"example_ids", "example_epochs", "example_draws"}

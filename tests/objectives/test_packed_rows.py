@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from masking_lab import num_predictions_by_length
-from recipes_lab import CONFIGS, epoch_of, objective_of
+from recipes_lab import CONFIGS, MOST, epoch_of, objective_of
 
 from bertjax.config import parse
 from bertjax.config.objectives.masking import MaskingConfig
@@ -49,6 +49,22 @@ RECIPES = [
         )
     ),
 ]
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, "xlnet"])
+def test_every_network_reads_contiguous_examples_in_order_and_padding_last(recipe: str, vocabulary: Vocabulary) -> None:
+    """So `EncoderConfig.max_examples` promises to kernels, before and after corruption, of sources and of targets."""
+    for packing in ("none",) if recipe == "xlnet" else ("none", "best_fit"):
+        objective, form, _ = objective_of(recipe, vocabulary, packing)
+        batch = epoch_of(form, packing)
+        corrupted = jit(lambda batch: objective.corrupt(batch, jax.random.key(1), jnp.asarray(3)))(batch)  # noqa: B023
+        most = 1 if packing == "none" else MOST
+        assert {network.config.max_examples for network in objective.networks.values()} == {most}
+        for arrays in (batch, corrupted):
+            for name in (each for each in arrays if each.endswith("segment_ids")):
+                ids = np.asarray(arrays[name])
+                assert (np.diff(np.where(ids == 0, MOST + 1, ids), axis=1) >= 0).all(), name
+                assert ids.min() >= 0 and ids.max() <= most, name
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
