@@ -110,7 +110,7 @@ def splash_attention(
 ) -> Float[Array, "B S N H"]:
     """Computes attention with the TPU kernel `splash_attention`, which skips blocks of scores without a visible key.
 
-    Segments are padded with zeros to a multiple of 128, which changes nothing. Tokens see tokens of the same segment
+    Sequences are padded with zeros to a multiple of 128, which changes nothing. Tokens see tokens of the same segment
     id, so padding sees padding here and real tokens elsewhere: outputs at padding differ, and must not be used.
 
     Args:
