@@ -189,7 +189,7 @@ _einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
 class Linear(nnx.Module):
-    """`x @ kernel + bias` with kernel [in, out].
+    """`x @ kernel + bias` with kernel [in, out]; whoever adds it to the residual stream adds `output_bias` as well.
 
     Args:
         in_size: width of the inputs.
@@ -212,13 +212,23 @@ class Linear(nnx.Module):
         draw = initializer(config, residual_output and config.scale_residual_init)
         self.kernel = nnx.Param(draw(rngs.params(), (in_size, out_size), jnp.float32))
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if bias else None
+        self.residual_output = residual_output
         self.compute, self.result = config.compute_dtype, config.result_dtype
 
     def __call__(self, x: Float[Array, "*b I"]) -> Float[Array, "*b O"]:
         out = dot(x, self.kernel[...], self.compute, self.result)
-        if self.bias is None:
-            return out
-        return out + jnp.expand_dims(self.bias[...], range(out.ndim - 1)).astype(out.dtype)
+        return out if self.bias is None or self.residual_output else add_bias(out, self.bias[...])
+
+
+def output_bias(linear: nnx.Module) -> Array | None:
+    """Returns the bias that a projection to the residual stream leaves to its caller; None if there is none."""
+    leaves = isinstance(linear, Linear) and linear.residual_output and linear.bias is not None
+    return linear.bias[...] if leaves else None
+
+
+def add_bias(x: Float[Array, "*b O"], bias: Float[Array, "O"] | None) -> Float[Array, "*b O"]:
+    """Adds a bias [O], if there is one, to x [..., O], in the dtype of x."""
+    return x if bias is None else x + jnp.expand_dims(bias, range(x.ndim - 1)).astype(x.dtype)
 
 
 def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
