@@ -174,11 +174,11 @@ def mix_bits(x: Array) -> Array:
     return x ^ (x >> np.uint32(16))
 
 
-def hash_bits(key_data: Array, high: Array, low: Array) -> Array:
+def hash_bits(key_data: Array | tuple[Array, Array], high: Array, low: Array) -> Array:
     """Returns uint32 of a key's two words and a counter, for dropout alone, in a sixth of threefry's operations.
 
     Args:
-        key_data: the words, uint32 [2].
+        key_data: the words, uint32 [2] or two scalars.
         high, low: upper and lower half of the counter, uint32 [...].
     """
     first, second = (jnp.broadcast_to(half, low.shape) for half in key_data)

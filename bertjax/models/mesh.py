@@ -79,11 +79,11 @@ def manual_batch_shard() -> tuple[str, int]:
 
 def per_device(
     function: Callable, head_axes: Sequence[int | None], out_head_axis: int | None, *arrays: Array, shared: int = 0
-) -> Array:
+) -> Any:
     """Runs `function(*arrays)` on every device for its part of batch and heads, where the compiler cannot split it.
 
     Args:
-        function: takes and returns arrays whose first axis is the batch, but for `shared` ones.
+        function: takes and returns arrays, or a tree of them, whose first axis is the batch, but for `shared` ones.
         head_axes: axis of the heads of each array; None = it has none.
         out_head_axis: axis of the heads of the results; None = they have none.
         *arrays: inputs; every device holds in full what the mesh does not divide evenly.

@@ -24,10 +24,10 @@ from bertjax.errors import UserError
 from bertjax.models.dropout import Key, hash_bits, is_hash, keep_threshold, shard_start
 from bertjax.models.mesh import manual_batch_shard, per_device, target_platform
 
-MAX_WIDTH = 4096
-_BLOCK = 4096  # numbers of a block: 32 or 16 per thread
-_WARPS = {"forward": 4, "backward": 8}
-_PROGRAMS = 512  # of the backward pass at most: four per core of an H100, and their sums are a hundredth of the bytes
+MAX_WIDTH = 4096  # a token is a block
+_BLOCK = {"forward": 4096, "backward": 2048}  # numbers: 32 and 16 per thread, which its registers hold
+_WARPS = 4
+_PROGRAMS = 384  # of the backward pass at most: what an H100 runs at a time, with 142 registers per thread
 
 
 class NormSettings(NamedTuple):
@@ -74,8 +74,8 @@ def choose_norm_kernel(config: EncoderConfig, key: Key | None) -> bool:
         reason = f"needs a hidden size that is a multiple of 16 and at most {MAX_WIDTH}, not {width}"
     if config.norm_implementation == "pallas" and reason:
         raise UserError(f"norm_implementation=pallas {reason}; set xla or auto")
-    platform = {"auto": "cuda", "pallas": target_platform()}.get(config.norm_implementation)
-    return platform == target_platform() and not reason
+    automatic = config.norm_implementation == "auto" and target_platform() == "cuda"
+    return config.norm_implementation == "pallas" or (automatic and not reason)
 
 
 def add_and_normalize(
@@ -102,7 +102,7 @@ def add_and_normalize(
     Returns:
         The norm, and the sum if it is asked for.
     """
-    start = words = None
+    x, start, words = x.astype(residual.dtype), None, None
     if key is not None and rate:
         size = math.prod(x.shape[1:])
         start = jnp.asarray((np.arange(len(x), dtype=np.uint64) * size).astype(np.uint32))
@@ -118,18 +118,16 @@ def _add_and_normalize(settings: NormSettings, inputs: NormInputs) -> tuple[Arra
     return tuple(_call("forward", settings, inputs))
 
 
-def _forward(settings: NormSettings, inputs: NormInputs) -> tuple[tuple[Array, ...], tuple[NormInputs, Array]]:
-    out, total = _call("forward", settings._replace(returns_total=True), inputs)
-    like = jnp.zeros((), inputs.tokens[0].dtype)
-    return (out, total) if settings.returns_total else (out,), (inputs._replace(tokens=(total,)), like)
+def _forward(settings: NormSettings, inputs: NormInputs) -> tuple[tuple[Array, ...], NormInputs]:
+    results = _call("forward", settings._replace(returns_total=True), inputs)
+    return tuple(results[: 1 + settings.returns_total]), inputs._replace(tokens=(results[1],))
 
 
-def _backward(settings: NormSettings, saved: tuple[NormInputs, Array], grads: tuple[Array, ...]) -> tuple[NormInputs]:
-    inputs, like = saved
-    *gradients, sums = _call("backward", settings, inputs._replace(tokens=(*inputs.tokens, *grads)))
-    sums, (places, structure) = sums.sum(0), jax.tree.flatten(inputs.weights)
-    weights = jax.tree.unflatten(structure, [sums[row].astype(x.dtype) for row, x in enumerate(places)])
-    return (NormInputs((gradients[-1].astype(like.dtype), gradients[0]), None, None, weights),)
+def _backward(settings: NormSettings, saved: NormInputs, grads: tuple[Array, ...]) -> tuple[NormInputs]:
+    *gradients, sums = _call("backward", settings, saved._replace(tokens=(*saved.tokens, *grads)))
+    vectors, structure = jax.tree.flatten(saved.weights)
+    weights = [row.astype(x.dtype) for row, x in zip(sums.sum(0), vectors, strict=True)]
+    return (NormInputs((gradients[-1], gradients[0]), None, None, jax.tree.unflatten(structure, weights)),)
 
 
 _add_and_normalize.defvjp(_forward, _backward)
@@ -149,7 +147,7 @@ def _call(direction: str, settings: NormSettings, inputs: NormInputs) -> list[Ar
 def _call_on_device(direction: str, settings: NormSettings, inputs: NormInputs) -> list[Array]:
     *_, like = inputs.tokens
     width, columns = like.shape[-1], pl.next_power_of_2(like.shape[-1])
-    shape = max(_BLOCK // columns, 1), columns
+    shape = max(_BLOCK[direction] // columns, 1), columns
     blocks = pl.cdiv(like.size // width, shape[0])
     repeats = 1 if direction == "forward" else pl.cdiv(blocks, _PROGRAMS)
     inputs = inputs._replace(tokens=tuple(x.reshape(-1, width) for x in inputs.tokens))
@@ -174,7 +172,7 @@ def _call_on_device(direction: str, settings: NormSettings, inputs: NormInputs) 
         grid=(programs,),
         out_shape=outputs,
         interpret=settings.interpret,
-        compiler_params=None if settings.interpret else triton.CompilerParams(num_warps=_WARPS[direction]),
+        compiler_params=None if settings.interpret else triton.CompilerParams(num_warps=_WARPS),
         name=f"add_and_normalize_{direction}",
     )(*arrays)
     return [x.reshape(like.shape) if x.ndim == 2 else x for x in results]
