@@ -151,7 +151,7 @@ class Layer(nnx.Module):
             rate, key: as in `dropout`.
         """
         assert norm is not None and norm.scale is not None
-        if not choose_norm_kernel(self.config, key):
+        if not choose_norm_kernel(self.config, key if rate else None):
             total = x + dropout(_complete(block, out), rate, key)
             return norm(total), total
         bias = output_bias(block.output)
