@@ -29,7 +29,7 @@ from bertjax.models.attention import average_values, dot_product_attention
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.disentangled_attention import content_to_position, position_to_content
 from bertjax.models.dropout import HASH, dropout
-from bertjax.models.linear import add_bias, einsum, normalize
+from bertjax.models.linear import einsum, normalize
 from bertjax.models.pallas.attention import ScoreTerms, pallas_attention
 from bertjax.models.pallas.norm import NormWeights, add_and_normalize
 
@@ -102,7 +102,7 @@ def norm_inputs(length: int, heads: int) -> tuple[list[jax.Array], Callable[[str
             if implementation == "pallas":
                 [out] = add_and_normalize(x, residual, NormWeights(*vectors), 0.1, key, True, 1e-12)
             else:
-                total = residual + dropout(add_bias(x, vectors[0]), 0.1, key)
+                total = residual + dropout(x + vectors[0][None, None].astype(kind), 0.1, key)
                 out = normalize(total, *vectors[1:], True, 1e-12, kind)
             return (out.astype(jnp.float32) * factors).sum(), out
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import jax
 from flax import nnx
 from jaxtyping import Array, Float
@@ -13,17 +16,7 @@ from bertjax.models.attention import Attention, CrossAttention, Hidden, KeyValue
 from bertjax.models.attention_context import AttentionContext, CrossInput
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import (
-    Key,
-    LayerNorm,
-    Linear,
-    Norm,
-    activation,
-    add_bias,
-    make_norm,
-    output_bias,
-    recompute,
-)
+from bertjax.models.linear import Key, LayerNorm, Linear, Norm, activation, leave_out_bias, make_norm, recompute
 from bertjax.models.pallas.norm import NormWeights, add_and_normalize, choose_norm_kernel
 from bertjax.models.relative_attention import RelativeAttention
 from bertjax.models.relative_bias import BiasedAttention
@@ -117,48 +110,54 @@ class Layer(nnx.Module):
         attention_rate = self.config.rate("attention_output_dropout")
         feed_forward_rate = self.config.rate("feed_forward_dropout")
         if self.config.norm_placement == "post":
-            attended = self.attention(x, context, keys[0], source)
-            x, _ = self._add(x, self.attention, attended, self.attention.norm, attention_rate, keys[1])
+            attend = functools.partial(self.attention, x, context, keys[0], source)
+            x, _ = self._add(x, self.attention, attend, self.attention.norm, attention_rate, keys[1])
             if self.cross_attention is not None:
                 assert self.cross_attention.norm is not None
                 x = self.cross_attention.norm(x + self._attend_to_encoder(x, cross, key))
-            added = self.feed_forward(x, keys[3])
-            return self._add(x, self.feed_forward, added, self.feed_forward.norm, feed_forward_rate, keys[2])[0]
+            feed = functools.partial(self.feed_forward, x, keys[3])
+            return self._add(x, self.feed_forward, feed, self.feed_forward.norm, feed_forward_rate, keys[2])[0]
         if source is not None and not isinstance(source, KeyValues):
             source = self._pre_norm(source)
-        attended = self.attention(self._pre_norm(x), context, keys[0], source)
+        attend = functools.partial(self.attention, self._pre_norm(x), context, keys[0], source)
         parallel = self.config.norm_placement == "parallel"
         if parallel or self.cross_attention is not None:
-            attended = x + dropout(_complete(self.attention, attended), attention_rate, keys[1])
+            attended = x + dropout(_normed(self.attention, attend()), attention_rate, keys[1])
             if self.cross_attention is not None:
                 attended = attended + self._attend_to_encoder(x if parallel else attended, cross, key)
             normed = self.feed_forward.norm(x if parallel else attended)
         else:
-            normed, attended = self._add(x, self.attention, attended, self.feed_forward.norm, attention_rate, keys[1])
-        added = _complete(self.feed_forward, self.feed_forward(normed, keys[3]))
+            normed, attended = self._add(x, self.attention, attend, self.feed_forward.norm, attention_rate, keys[1])
+        added = _normed(self.feed_forward, self.feed_forward(normed, keys[3]))
         return attended + dropout(added, feed_forward_rate, keys[2])
 
     def _add(
-        self, x: Hidden, block: Attention | FeedForward, out: Hidden, norm: Norm | None, rate: float, key: Key | None
+        self,
+        x: Hidden,
+        block: Attention | FeedForward,
+        run: Callable[[], Hidden],
+        norm: Norm | None,
+        rate: float,
+        key: Key | None,
     ) -> tuple[Hidden, Hidden]:
-        """Returns the next norm of the residual stream, and the stream itself, which post-norm does not need.
+        """Adds the output of a block to the residual stream; returns the next norm, and the stream unless post-norm.
 
         Args:
             x: residual stream.
-            block: block whose output is added.
-            out: its output, without bias and norm.
-            norm: the norm that follows.
+            block: the block.
+            run: computes its output.
+            norm: norm that follows.
             rate, key: as in `dropout`.
         """
         assert norm is not None and norm.scale is not None
         if not choose_norm_kernel(self.config, key if rate else None):
-            total = x + dropout(_complete(block, out), rate, key)
+            total = x + dropout(_normed(block, run()), rate, key)
             return norm(total), total
-        bias = output_bias(block.output)
-        if block.output_norm is not None:
-            out, bias = _complete(block, out), None
-        norm_bias = norm.bias if isinstance(norm, LayerNorm) else None
-        weights = NormWeights(bias, norm.scale[...], None if norm_bias is None else norm_bias[...])
+        is_last = block.output_norm is None and isinstance(block.output, Linear)
+        with leave_out_bias(block.output if is_last else None) as bias:
+            out = _normed(block, run())
+        norm_bias = norm.bias[...] if isinstance(norm, LayerNorm) and norm.bias is not None else None
+        weights = NormWeights(bias, norm.scale[...], norm_bias)
         keeps = self.config.norm_placement != "post"
         results = add_and_normalize(out, x, weights, rate, key, isinstance(norm, LayerNorm), norm.epsilon, keeps)
         return results[0], results[-1]
@@ -177,7 +176,7 @@ class Layer(nnx.Module):
         x = x if self.config.norm_placement == "post" else block.norm(x)
         if len(cross.context.segment_ids) != shape[0]:
             x = x.reshape(len(cross.context.segment_ids), -1, shape[-1])
-        out = _complete(block, block(x, cross.context, keys[0], cross.states))
+        out = _normed(block, block(x, cross.context, keys[0], cross.states))
         out = out if out.shape == shape else out.reshape(shape)
         return dropout(out, self.config.rate("attention_output_dropout"), keys[1])
 
@@ -204,7 +203,6 @@ class Layer(nnx.Module):
         return x if norm is None else norm(x)
 
 
-def _complete(block: Attention | FeedForward, out: Hidden) -> Hidden:
-    """Returns the output of a block with its bias, normed where the block has an `output_norm`."""
-    out = add_bias(out, output_bias(block.output))
-    return out if block.output_norm is None else block.output_norm(out)
+def _normed(block: Attention | FeedForward, output: Hidden) -> Hidden:
+    """Returns the output of a block, normed where the block has an `output_norm`."""
+    return output if block.output_norm is None else block.output_norm(output)

@@ -7,10 +7,12 @@ speed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -188,8 +190,21 @@ _einsum = jax.custom_vjp(_wide_einsum, nondiff_argnums=(0,))
 _einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
+_without_bias: ContextVar[Linear | None] = ContextVar("without_bias", default=None)
+
+
+@contextlib.contextmanager
+def leave_out_bias(linear: Linear | None) -> Iterator[Array | None]:
+    """Yields the bias of a projection, which it does not add here: a kernel adds it, and computes its gradient."""
+    token = _without_bias.set(linear)
+    try:
+        yield None if linear is None or linear.bias is None else linear.bias[...]
+    finally:
+        _without_bias.reset(token)
+
+
 class Linear(nnx.Module):
-    """`x @ kernel + bias` with kernel [in, out]; whoever adds it to the residual stream adds `output_bias` as well.
+    """`x @ kernel + bias` with kernel [in, out].
 
     Args:
         in_size: width of the inputs.
@@ -212,23 +227,13 @@ class Linear(nnx.Module):
         draw = initializer(config, residual_output and config.scale_residual_init)
         self.kernel = nnx.Param(draw(rngs.params(), (in_size, out_size), jnp.float32))
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if bias else None
-        self.residual_output = residual_output
         self.compute, self.result = config.compute_dtype, config.result_dtype
 
     def __call__(self, x: Float[Array, "*b I"]) -> Float[Array, "*b O"]:
         out = dot(x, self.kernel[...], self.compute, self.result)
-        return out if self.bias is None or self.residual_output else add_bias(out, self.bias[...])
-
-
-def output_bias(linear: nnx.Module) -> Array | None:
-    """Returns the bias that a projection to the residual stream leaves to its caller; None if there is none."""
-    leaves = isinstance(linear, Linear) and linear.residual_output and linear.bias is not None
-    return linear.bias[...] if leaves else None
-
-
-def add_bias(x: Float[Array, "*b O"], bias: Float[Array, "O"] | None) -> Float[Array, "*b O"]:
-    """Adds a bias [O], if there is one, to x [..., O], in the dtype of x."""
-    return x if bias is None else x + jnp.expand_dims(bias, range(x.ndim - 1)).astype(x.dtype)
+        if self.bias is None or _without_bias.get() is self:
+            return out
+        return out + jnp.expand_dims(self.bias[...], range(out.ndim - 1)).astype(out.dtype)
 
 
 def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:

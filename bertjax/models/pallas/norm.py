@@ -49,7 +49,7 @@ class NormWeights(NamedTuple):
 
 
 class NormInputs(NamedTuple):
-    """What a kernel reads: arrays [T, D] of tokens, weights, words of the dropout's key, and its first index [B]."""
+    """Inputs of a kernel: arrays [T, D] of tokens, weights, words of the dropout's key, and its first index [B]."""
 
     tokens: tuple[Any, ...]
     start: Any
@@ -256,8 +256,8 @@ def _differentiate(block: Callable[[Any], _Block], repeats: int, outputs: Sequen
         dropped = part.drop(result)
         for ref, x in zip(gradients, (result, dropped), strict=False):
             part.store(ref, x)
-        found = (dropped, grad * normed, grad)
-        return tuple(map(jnp.add, totals, (x for x, w in zip(found, weights, strict=True) if w is not None)))
+        parts = dropped, grad * normed, grad
+        return tuple(map(jnp.add, totals, (x for x, w in zip(parts, weights, strict=True) if w is not None)))
 
     first = block(0)
     totals = jax.lax.fori_loop(0, repeats, add, (jnp.zeros(first.inside.shape, jnp.float32),) * sums.shape[1])
