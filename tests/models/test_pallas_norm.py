@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any
 
 import jax
@@ -177,6 +178,9 @@ def test_auto_takes_it_on_gpus_where_it_draws_the_same_masks(monkeypatch: pytest
     assert not choose_norm_kernel(CONFIG, other)
     assert not choose_norm_kernel(dataclasses.replace(CONFIG, norm_implementation="xla"), KEY)
     assert not choose_norm_kernel(dataclasses.replace(CONFIG, hidden_size=40, num_heads=4), None)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(compute_capability="7.5")])
+        assert not choose_norm_kernel(CONFIG, KEY)
     named = dataclasses.replace(CONFIG, norm_implementation="pallas")
     with pytest.raises(UserError, match=r"norm_implementation=pallas draws the masks of train\.dropout_prng=hash"):
         choose_norm_kernel(named, other)

@@ -72,6 +72,8 @@ def choose_norm_kernel(config: EncoderConfig, key: Key | None) -> bool:
         reason = "draws the masks of train.dropout_prng=hash alone"
     elif width % 16 or width > MAX_WIDTH:
         reason = f"needs a hidden size that is a multiple of 16 and at most {MAX_WIDTH}, not {width}"
+    elif float(getattr(jax.local_devices()[0], "compute_capability", "8.0")) < 8.0:
+        reason = "is compiled by Triton, which needs a GPU of compute capability 8.0"
     if config.norm_implementation == "pallas" and reason:
         raise UserError(f"norm_implementation=pallas {reason}; set xla or auto")
     automatic = config.norm_implementation == "auto" and target_platform() == "cuda"
