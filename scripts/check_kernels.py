@@ -3,12 +3,12 @@
     python scripts/check_kernels.py [--implementation cudnn|pallas|splash|interpret] [--lengths 512,2048] [--heads 12]
 
 Attention for packed examples, full, causal, with a window of 128, and (pallas) with DeBERTa's and XLNet's scores; for
-cuDNN also with the number of examples known, several per sequence and one with padding, which it computes by offsets and
-lengths instead of a mask; and (pallas) the norm with dropout and residual, of `--heads` times 64 channels. Prints the
-largest difference of outputs and gradients from the float32 reference, relative to its largest value, next to that of
-the reference in bfloat16; and the time of forward and backward. Outputs at padding may have any finite value; gradients
-there are zero. Memory holds NaN before a kernel runs, where the allocator reuses it. Exits with 1 if the kernel's error
-exceeds four times that of the reference.
+cuDNN also with the number of examples known, several per sequence and one with padding, which it computes by offsets
+and lengths instead of a mask; and (pallas) the norm with dropout and residual, of `--heads` times 64 channels. Prints
+the largest difference of outputs and gradients from the float32 reference, relative to its largest value, next to
+that of the reference in bfloat16; and the time of forward and backward. Outputs at padding may have any finite value;
+gradients there are zero. Memory holds NaN before a kernel runs, where the allocator reuses it. Exits with 1 if the
+kernel's error exceeds four times that of the reference.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ PROGRAMS = [  # without a kernel all platforms get one program
 SHORT = {
     ("bert", "cuda"),
     *(("bert without attention dropout", name) for name in ("cuda", "tpu")),
+    ("bert without attention dropout, hash", "cuda"),
     ("deberta v3, pallas", "cuda"),
 }
 _FUNCTION = re.compile(r"^  func\.func \w+ @([\w.]+)\(", re.MULTILINE)
