@@ -162,7 +162,7 @@ def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
 def test_where_cudnn_computes_attention_there_is_no_mask_of_pairs() -> None:
     """Neither as a bias [B, 1, S, S] nor as its gradient: lengths and offsets of examples replace it."""
     by_cudnn = {name: facts for name, facts in json.loads(FACTS.read_text())["cuda"].items() if "cudnn" in str(facts)}
-    assert set(by_cudnn) == set(KERNELS)
+    assert set(by_cudnn) == {*KERNELS, *LAYERED}
     for facts in by_cudnn.values():
         assert not any(fact.startswith(("mask", "scores", "kernel __cudnn$fmhaScaleBias")) for fact in facts)
 
