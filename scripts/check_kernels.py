@@ -1,13 +1,14 @@
-"""Compares the fused attention kernel of the local accelerator with the reference: accuracy and speed.
+"""Compares the fused kernels of the local accelerator with the reference: accuracy and speed.
 
     python scripts/check_kernels.py [--implementation cudnn|pallas|splash|interpret] [--lengths 512,2048] [--heads 12]
 
-For packed examples, full, causal, with a window of 128, and (pallas) with DeBERTa's and XLNet's scores; for cuDNN also
-with the number of examples known, several per sequence and one with padding, which it computes by offsets and lengths
-instead of a mask: prints the largest difference of outputs and gradients from the float32 reference, relative to its
-largest value, next to that of the reference in bfloat16; and the time of forward and backward. Outputs at padding may
-have any finite value; gradients there are zero. Memory holds NaN before a kernel runs, where the allocator reuses it.
-Exits with 1 if the kernel's error exceeds four times that of the reference.
+Attention for packed examples, full, causal, with a window of 128, and (pallas) with DeBERTa's and XLNet's scores; for
+cuDNN also with the number of examples known, several per sequence and one with padding, which it computes by offsets
+and lengths instead of a mask; and (pallas) the norm with dropout and residual, of `--heads` times 64 channels. Prints
+the largest difference of outputs and gradients from the float32 reference, relative to its largest value, next to
+that of the reference in bfloat16; and the time of forward and backward. Outputs at padding may have any finite value;
+gradients there are zero. Memory holds NaN before a kernel runs, where the allocator reuses it. Exits with 1 if the
+kernel's error exceeds four times that of the reference.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import average_values, dot_product_attention
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.disentangled_attention import content_to_position, position_to_content
-from bertjax.models.linear import einsum
+from bertjax.models.dropout import HASH, dropout
+from bertjax.models.linear import einsum, normalize
 from bertjax.models.pallas.attention import ScoreTerms, pallas_attention
+from bertjax.models.pallas.norm import NormWeights, add_and_normalize
 
 KINDS = {"whole": (0, False), "causal": (0, True), "window": (128, False)}
 COUNTED = {"packed": 3, "padded": 1}
 """Most examples per sequence, of kinds where the context tells it."""
 SCORES = ("deberta", "xlnet")
-ROWS, WIDTH, REPEATS = 4, 64, 10
+ROWS, NORM_ROWS, WIDTH, REPEATS = 4, 32, 64, 10
 Run = Callable[..., tuple[jax.Array, ...]]
 
 
@@ -57,15 +60,15 @@ def main() -> int:
 def kinds(implementation: str) -> list[str]:
     """Returns the names of the checks of a kernel; those of cuDNN also run where it is rehearsed on a CPU."""
     counted = [name + causal for name in COUNTED for causal in ("", " causal")]
-    more = {"pallas": SCORES, "cudnn": counted, "interpret": counted}
+    more = {"pallas": [*SCORES, "norm"], "cudnn": counted, "interpret": counted}
     return [*KINDS, *more.get(implementation, ())]
 
 
 def check(implementation: str, name: str, length: int, heads: int) -> bool:
     """Prints one line; returns False if the error of the kernel is too large."""
-    inputs, context = batch(name, length, heads)
-    exact = compiled(name, "xla", "float32", heads, context)(*inputs)
-    plain, kernel = (compiled(name, each, "bfloat16", heads, context) for each in ("xla", implementation))
+    inputs, build = norm_inputs(length, heads) if name == "norm" else attention_inputs(name, length, heads)
+    exact = build("xla", "float32")(*inputs)
+    plain, kernel = (build(each, "bfloat16") for each in ("xla", implementation))
     errors = []
     for run in (plain, kernel):
         jax.block_until_ready([jnp.full_like(each, jnp.nan) for each in inputs * 4])
@@ -76,6 +79,41 @@ def check(implementation: str, name: str, length: int, heads: int) -> bool:
         f"ms plain {times[0]:.2f} kernel {times[1]:.2f} ({times[0] / times[1]:.2f} times as fast)"
     )
     return bool(errors[1] <= 4 * errors[0])
+
+
+def attention_inputs(name: str, length: int, heads: int) -> tuple[list[jax.Array], Callable[[str, str], Run]]:
+    """Returns the inputs, and what compiles attention for an implementation and a dtype."""
+    inputs, context = batch(name, length, heads)
+    return inputs, lambda implementation, kind: compiled(name, implementation, kind, heads, context)
+
+
+def norm_inputs(length: int, heads: int) -> tuple[list[jax.Array], Callable[[str, str], Run]]:
+    """Returns the inputs, and what compiles norm(residual + dropout(x + bias)) for an implementation and a dtype."""
+    width, key = heads * WIDTH, jax.random.key(0, impl=HASH)
+    draw = np.random.default_rng(0)
+    tokens = jnp.asarray(draw.normal(size=(3, NORM_ROWS, length, width)), jnp.float32)
+    inputs = [*tokens, *jnp.asarray(draw.normal(size=(3, width)), jnp.float32)]
+
+    def build(implementation: str, kind: str) -> Run:
+        def loss(
+            x: jax.Array, residual: jax.Array, factors: jax.Array, *vectors: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            x, residual = x.astype(kind), residual.astype(kind)
+            if implementation == "pallas":
+                [out] = add_and_normalize(x, residual, NormWeights(*vectors), 0.1, key, True, 1e-12)
+            else:
+                total = residual + dropout(x + vectors[0][None, None].astype(kind), 0.1, key)
+                out = normalize(total, *vectors[1:], True, 1e-12, kind)
+            return (out.astype(jnp.float32) * factors).sum(), out
+
+        @jax.jit
+        def run(*inputs: jax.Array) -> tuple[jax.Array, ...]:
+            (_, out), gradients = jax.value_and_grad(loss, (0, 1, 3, 4, 5), has_aux=True)(*inputs)
+            return out, *gradients
+
+        return run
+
+    return inputs, build
 
 
 def batch(name: str, length: int, heads: int) -> tuple[list[jax.Array], AttentionContext]:

@@ -48,6 +48,13 @@ class ComputeConfig(Settings, group="model"):
         "on a CPU), pallas (GPU and TPU, with dropout and for DeBERTa and XLNet; not in auto until a device has "
         "measured it).",
     )
+    norm_implementation: str = setting(
+        "auto",
+        choices=("auto", "xla", "pallas"),
+        computes=False,
+        help="Bias, dropout, residual and norm of a block: xla, pallas (one kernel; with dropout_prng=hash or without "
+        "dropout). auto: pallas on NVIDIA's GPUs where it can.",
+    )
     remat: str = setting(
         "none",
         choices=("none", "full", "dots"),

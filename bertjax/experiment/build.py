@@ -173,6 +173,7 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
             padded_vocab_size=model.padded_vocab_size,
             attention_implementation=model.attention_implementation,
             max_examples=most,
+            norm_implementation=model.norm_implementation,
             remat="none",
         )
         teacher = Network(encoder, teacher.heads)

@@ -64,8 +64,14 @@ _redrawn.defvjp(_redraw_forward, _redraw_backward)
 @jax.named_scope("dropout")
 def keep_mask(key: Key, rate: float, shape: tuple[int, ...], batched: bool = True) -> tuple[Array, float]:
     """Returns True for the elements that dropout keeps, and the factor that scales them. Args: as in `dropout`."""
+    threshold, scale = keep_threshold(rate)
+    return _random_uint16(key, shape, batched) >= threshold, scale
+
+
+def keep_threshold(rate: float) -> tuple[int, float]:
+    """Returns the lowest 16 random bits that keep an element, and the factor that scales it."""
     threshold = round(rate * 65536)
-    return _random_uint16(key, shape, batched) >= threshold, 65536 / (65536 - threshold)
+    return threshold, 65536 / (65536 - threshold)
 
 
 def _random_uint16(key: Key, shape: tuple[int, ...], batched: bool) -> Array:
@@ -85,19 +91,17 @@ def random_bits(key: Key, shape: tuple[int, ...], batched: bool = False) -> Arra
         shape: shape of this shard.
         batched: the first axis is the batch; False = all shards draw the same.
     """
-    axis, num_shards = manual_batch_shard() if batched else ("", 1)
-    shard = jax.lax.axis_index(axis) if axis else None
+    axis, _ = manual_batch_shard() if batched else ("", 1)
     name = _name(key)
     if name not in ("threefry2x32", "hash"):  # makes no promise about meshes
-        return jax.random.bits(key if shard is None else jax.random.fold_in(key, shard), shape, jnp.uint32)
+        return jax.random.bits(jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key, shape, jnp.uint32)
     on_cpu = target_platform() == "cpu"
-    if name == "threefry2x32" and shard is None and (not on_cpu or math.prod(shape) >= 1 << 32):
+    if name == "threefry2x32" and not axis and (not on_cpu or math.prod(shape) >= 1 << 32):
         return jax.random.bits(key, shape, jnp.uint32)
     low = _flat_index(shape)
     high = jnp.zeros((), jnp.uint32)
-    if shard is not None:
-        starts = np.arange(num_shards, dtype=np.uint64) * math.prod(shape)
-        start_high, start_low = (jnp.asarray((starts >> shift).astype(np.uint32))[shard] for shift in (32, 0))
+    if axis:
+        start_high, start_low = shard_start(shape)
         high, low = start_high + (low + start_low < start_low), low + start_low
     high = jnp.broadcast_to(high, shape)
     if name == "hash":
@@ -106,6 +110,24 @@ def random_bits(key: Key, shape: tuple[int, ...], batched: bool = False) -> Arra
     hash_words = threefry if on_cpu else threefry2x32_p.bind
     first, second = hash_words(key_high, key_low, high, low)
     return first ^ second
+
+
+def shard_start(shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Returns the upper and lower half of the first element's index, where `jax.shard_map` has split the batch.
+
+    Args:
+        shape: shape of this shard.
+    """
+    axis, num_shards = manual_batch_shard()
+    starts = np.arange(num_shards, dtype=np.uint64) * math.prod(shape)
+    high, low = (jnp.asarray((starts >> shift).astype(np.uint32)) for shift in (32, 0))
+    shard = jax.lax.axis_index(axis)
+    return high[shard], low[shard]
+
+
+def is_hash(key: Key) -> bool:
+    """Returns True for a key whose bits are `hash_bits`, which a kernel can draw itself."""
+    return _name(key) == "hash"
 
 
 def _name(key: Key) -> str:
@@ -152,11 +174,11 @@ def mix_bits(x: Array) -> Array:
     return x ^ (x >> np.uint32(16))
 
 
-def hash_bits(key_data: Array, high: Array, low: Array) -> Array:
+def hash_bits(key_data: Array | tuple[Array, Array], high: Array, low: Array) -> Array:
     """Returns uint32 of a key's two words and a counter, for dropout alone, in a sixth of threefry's operations.
 
     Args:
-        key_data: the words, uint32 [2].
+        key_data: the words, uint32 [2] or two scalars.
         high, low: upper and lower half of the counter, uint32 [...].
     """
     first, second = (jnp.broadcast_to(half, low.shape) for half in key_data)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import jax
 from flax import nnx
 from jaxtyping import Array, Float
@@ -13,7 +16,8 @@ from bertjax.models.attention import Attention, CrossAttention, Hidden, KeyValue
 from bertjax.models.attention_context import AttentionContext, CrossInput
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, activation, make_norm, recompute
+from bertjax.models.linear import Key, LayerNorm, Linear, Norm, activation, leave_out_bias, make_norm, recompute
+from bertjax.models.pallas.norm import NormWeights, add_and_normalize, choose_norm_kernel
 from bertjax.models.relative_attention import RelativeAttention
 from bertjax.models.relative_bias import BiasedAttention
 
@@ -106,23 +110,57 @@ class Layer(nnx.Module):
         attention_rate = self.config.rate("attention_output_dropout")
         feed_forward_rate = self.config.rate("feed_forward_dropout")
         if self.config.norm_placement == "post":
-            attended = self.attention(x, context, keys[0], source)
-            assert self.attention.norm is not None
-            x = self.attention.norm(x + dropout(attended, attention_rate, keys[1]))
+            attend = functools.partial(self.attention, x, context, keys[0], source)
+            x, _ = self._add(x, self.attention, attend, self.attention.norm, attention_rate, keys[1])
             if self.cross_attention is not None:
                 assert self.cross_attention.norm is not None
                 x = self.cross_attention.norm(x + self._attend_to_encoder(x, cross, key))
-            return self.feed_forward.norm(x + dropout(self.feed_forward(x, keys[3]), feed_forward_rate, keys[2]))
+            feed = functools.partial(self.feed_forward, x, keys[3])
+            return self._add(x, self.feed_forward, feed, self.feed_forward.norm, feed_forward_rate, keys[2])[0]
         if source is not None and not isinstance(source, KeyValues):
             source = self._pre_norm(source)
-        attended = self.attention(self._pre_norm(x), context, keys[0], source)
-        attended = x + dropout(_normed(self.attention, attended), attention_rate, keys[1])
+        attend = functools.partial(self.attention, self._pre_norm(x), context, keys[0], source)
         parallel = self.config.norm_placement == "parallel"
-        if self.cross_attention is not None:
-            attended = attended + self._attend_to_encoder(x if parallel else attended, cross, key)
-        inner = x if parallel else attended
-        added = _normed(self.feed_forward, self.feed_forward(self.feed_forward.norm(inner), keys[3]))
+        if parallel or self.cross_attention is not None:
+            attended = x + dropout(_normed(self.attention, attend()), attention_rate, keys[1])
+            if self.cross_attention is not None:
+                attended = attended + self._attend_to_encoder(x if parallel else attended, cross, key)
+            normed = self.feed_forward.norm(x if parallel else attended)
+        else:
+            normed, attended = self._add(x, self.attention, attend, self.feed_forward.norm, attention_rate, keys[1])
+        added = _normed(self.feed_forward, self.feed_forward(normed, keys[3]))
         return attended + dropout(added, feed_forward_rate, keys[2])
+
+    def _add(
+        self,
+        x: Hidden,
+        block: Attention | FeedForward,
+        run: Callable[[], Hidden],
+        norm: Norm | None,
+        rate: float,
+        key: Key | None,
+    ) -> tuple[Hidden, Hidden]:
+        """Adds the output of a block to the residual stream; returns the next norm, and the stream unless post-norm.
+
+        Args:
+            x: residual stream.
+            block: the block.
+            run: computes its output.
+            norm: norm that follows.
+            rate, key: as in `dropout`.
+        """
+        assert norm is not None and norm.scale is not None
+        if not choose_norm_kernel(self.config, key if rate else None):
+            total = x + dropout(_normed(block, run()), rate, key)
+            return norm(total), total
+        is_last = block.output_norm is None and isinstance(block.output, Linear)
+        with leave_out_bias(block.output if is_last else None) as bias:
+            out = _normed(block, run())
+        norm_bias = norm.bias[...] if isinstance(norm, LayerNorm) and norm.bias is not None else None
+        weights = NormWeights(bias, norm.scale[...], norm_bias)
+        keeps = self.config.norm_placement != "post"
+        results = add_and_normalize(out, x, weights, rate, key, isinstance(norm, LayerNorm), norm.epsilon, keeps)
+        return results[0], results[-1]
 
     def _attend_to_encoder(self, x: Hidden, cross: CrossInput | None, key: Key | None) -> Hidden:
         """Returns what cross-attention adds to the residual stream.

@@ -223,5 +223,5 @@ def _remat(function: Callable, policy: str) -> Callable:
 def _is_matmul(primitive: Any, *inputs: Any, **params: Any) -> bool:
     """Returns True for matmuls with weights and for fused attention, whose results the backward pass keeps."""
     if primitive.name in _ATTENTION_KERNELS:
-        return True
+        return params.get("name") != "add_and_normalize_forward"  # as cheap as reading its results
     return bool(jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *inputs, **params))

@@ -7,10 +7,12 @@ speed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -188,6 +190,19 @@ _einsum = jax.custom_vjp(_wide_einsum, nondiff_argnums=(0,))
 _einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
+_without_bias: ContextVar[Linear | None] = ContextVar("without_bias", default=None)
+
+
+@contextlib.contextmanager
+def leave_out_bias(linear: Linear | None) -> Iterator[Array | None]:
+    """Yields the bias of a projection, which it does not add here: a kernel adds it, and computes its gradient."""
+    token = _without_bias.set(linear)
+    try:
+        yield None if linear is None or linear.bias is None else linear.bias[...]
+    finally:
+        _without_bias.reset(token)
+
+
 class Linear(nnx.Module):
     """`x @ kernel + bias` with kernel [in, out].
 
@@ -216,7 +231,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "*b I"]) -> Float[Array, "*b O"]:
         out = dot(x, self.kernel[...], self.compute, self.result)
-        if self.bias is None:
+        if self.bias is None or _without_bias.get() is self:
             return out
         return out + jnp.expand_dims(self.bias[...], range(out.ndim - 1)).astype(out.dtype)
 

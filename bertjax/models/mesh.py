@@ -78,14 +78,14 @@ def manual_batch_shard() -> tuple[str, int]:
 
 
 def per_device(
-    function: Callable, head_axes: Sequence[int | None], out_head_axis: int, *arrays: Array, shared: int = 0
-) -> Array:
+    function: Callable, head_axes: Sequence[int | None], out_head_axis: int | None, *arrays: Array, shared: int = 0
+) -> Any:
     """Runs `function(*arrays)` on every device for its part of batch and heads, where the compiler cannot split it.
 
     Args:
-        function: takes and returns arrays whose first axis is the batch, but for `shared` ones.
+        function: takes and returns arrays, or a tree of them, whose first axis is the batch, but for `shared` ones.
         head_axes: axis of the heads of each array; None = it has none.
-        out_head_axis: axis of the heads of the result.
+        out_head_axis: axis of the heads of the results; None = they have none.
         *arrays: inputs; every device holds in full what the mesh does not divide evenly.
         shared: number of arrays, the last ones, whose first axis is not the batch.
     """
@@ -99,8 +99,8 @@ def per_device(
         present = tuple(name for name in names if name in remaining)
         return present if present and size % math.prod(mesh.shape[name] for name in present) == 0 else None
 
-    first, axis = next((array, axis) for array, axis in zip(arrays, head_axes, strict=True) if axis is not None)
-    batch, heads = axes_for(first.shape[0], BATCH_AXES), axes_for(first.shape[axis], ("tensor",))
+    num_heads = next((x.shape[axis] for x, axis in zip(arrays, head_axes, strict=True) if axis is not None), 0)
+    batch, heads = axes_for(arrays[0].shape[0], BATCH_AXES), axes_for(num_heads, ("tensor",))
 
     def spec(axis: int | None, batch: tuple[str, ...] | None = batch) -> PartitionSpec:
         return PartitionSpec(batch) if axis is None else PartitionSpec(batch, *[None] * (axis - 1), heads)
