@@ -166,7 +166,7 @@ class Plan:
             "pallas-attention": ("model.attention_implementation=pallas",),
             "rbg": ("train.dropout_prng=rbg",),
             "hash": ("train.dropout_prng=hash",),
-            "hash-plain-norms": ("train.dropout_prng=hash", "model.norm_implementation=xla"),
+            "hash-pallas-norms": ("train.dropout_prng=hash", "model.norm_implementation=pallas"),
             "no-dropout": ("model.hidden_dropout=0", "model.attention_dropout=0"),
         }
         results = [

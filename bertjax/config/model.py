@@ -49,11 +49,11 @@ class ComputeConfig(Settings, group="model"):
         "measured it).",
     )
     norm_implementation: str = setting(
-        "auto",
-        choices=("auto", "xla", "pallas"),
+        "xla",
+        choices=("xla", "pallas"),
         computes=False,
-        help="Bias, dropout, residual and norm of a block: xla, pallas (one kernel; with dropout_prng=hash or without "
-        "dropout). auto: pallas on NVIDIA's GPUs where it can.",
+        help="Bias, dropout, residual and norm of a block: xla, pallas (one kernel on NVIDIA's GPUs, with "
+        "train.dropout_prng=hash or without dropout; not the default until a device has measured it).",
     )
     remat: str = setting(
         "none",

@@ -20,7 +20,6 @@ from bertjax.models.dropout import HASH, dropout
 from bertjax.models.encoder import Encoder
 from bertjax.models.layer_stack import _is_matmul
 from bertjax.models.linear import normalize
-from bertjax.models.mesh import target_platform
 from bertjax.models.pallas import norm
 from bertjax.models.pallas.norm import NormWeights, add_and_normalize, choose_norm_kernel
 
@@ -170,18 +169,17 @@ def test_it_lowers_for_gpus(shape: tuple[int, ...], rate: float, monkeypatch: py
     assert text.count("custom_call @__gpu$xla.gpu.triton") == 2
 
 
-def test_auto_takes_it_on_gpus_where_it_draws_the_same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = jax.random.key(0, impl="threefry2x32")
-    assert target_platform() != "cuda" and not choose_norm_kernel(CONFIG, None)
-    monkeypatch.setattr(norm, "target_platform", lambda: "cuda")
-    assert choose_norm_kernel(CONFIG, None) and choose_norm_kernel(CONFIG, KEY)
-    assert not choose_norm_kernel(CONFIG, other)
-    assert not choose_norm_kernel(dataclasses.replace(CONFIG, norm_implementation="xla"), KEY)
-    assert not choose_norm_kernel(dataclasses.replace(CONFIG, hidden_size=40, num_heads=4), None)
-    with monkeypatch.context() as patch:
+def test_it_is_taken_by_name_and_refused_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    other, named = jax.random.key(0, impl="threefry2x32"), dataclasses.replace(CONFIG, norm_implementation="pallas")
+    assert not choose_norm_kernel(CONFIG, KEY)
+    assert choose_norm_kernel(named, None) and choose_norm_kernel(named, KEY)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"needs a GPU of compute capability 8\.0"):
         patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(compute_capability="7.5")])
-        assert not choose_norm_kernel(CONFIG, KEY)
-    named = dataclasses.replace(CONFIG, norm_implementation="pallas")
+        patch.setattr(norm, "target_platform", lambda: "cuda")
+        choose_norm_kernel(named, KEY)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="for NVIDIA's GPUs, not for tpu; set xla"):
+        patch.setattr(norm, "target_platform", lambda: "tpu")
+        choose_norm_kernel(named, KEY)
     with pytest.raises(UserError, match=r"norm_implementation=pallas draws the masks of train\.dropout_prng=hash"):
         choose_norm_kernel(named, other)
     with pytest.raises(UserError, match="a multiple of 16 and at most 4096, not 40"):

@@ -58,7 +58,7 @@ class NormInputs(NamedTuple):
 
 
 def choose_norm_kernel(config: EncoderConfig, key: Key | None) -> bool:
-    """Returns True where `add_and_normalize` is to be used: with `auto` on NVIDIA's GPUs, if it can.
+    """Returns True where `add_and_normalize` is to be used: where the config names it.
 
     Args:
         config: `norm_implementation`, sizes and dtypes.
@@ -67,17 +67,20 @@ def choose_norm_kernel(config: EncoderConfig, key: Key | None) -> bool:
     Raises:
         UserError: the config names the kernel, which cannot compute this.
     """
+    if config.norm_implementation == "xla":
+        return False
     reason, width = "", config.hidden_size
-    if key is not None and not is_hash(key):
+    if target_platform() not in ("cpu", "cuda"):
+        reason = f"is a kernel for NVIDIA's GPUs, not for {target_platform()}"
+    elif key is not None and not is_hash(key):
         reason = "draws the masks of train.dropout_prng=hash alone"
     elif width % 16 or width > MAX_WIDTH:
         reason = f"needs a hidden size that is a multiple of 16 and at most {MAX_WIDTH}, not {width}"
     elif float(getattr(jax.local_devices()[0], "compute_capability", "8.0")) < 8.0:
         reason = "is compiled by Triton, which needs a GPU of compute capability 8.0"
-    if config.norm_implementation == "pallas" and reason:
-        raise UserError(f"norm_implementation=pallas {reason}; set xla or auto")
-    automatic = config.norm_implementation == "auto" and target_platform() == "cuda"
-    return config.norm_implementation == "pallas" or (automatic and not reason)
+    if reason:
+        raise UserError(f"norm_implementation=pallas {reason}; set xla")
+    return True
 
 
 def add_and_normalize(
