@@ -36,6 +36,7 @@ def averaged(lab: Lab) -> Path:
     return workdir
 
 
+@pytest.mark.long
 def test_a_resumed_average_is_that_of_the_run_that_was_never_stopped(
     lab: Lab, averaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_resumed_average_is_that_of_the_run_that_was_never_stopped(
     assert same(exported(workdir / "export"), exported(averaged / "export"))
 
 
+@pytest.mark.long
 def test_the_average_is_evaluated_and_exported_unless_declined(
     lab: Lab, averaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from lab import Lab
 QUICK = ("--repeats", "2", "--steps", "3", "--warmup", "1")
 
 
+@pytest.mark.long
 def test_the_metrics_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.run("benchmark", *QUICK, "--out", tmp_path / "metrics.json", "--config.data.packing=best_fit") == 0
     result, printed = json.loads((tmp_path / "metrics.json").read_text()), capsys.readouterr().out

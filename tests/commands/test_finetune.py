@@ -161,6 +161,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.long
 def test_killed_and_taken_up_again_it_is_the_same_run(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

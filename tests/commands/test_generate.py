@@ -55,7 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: root / name for name in shapes}
 
 
-@pytest.mark.parametrize("name", ("causal", "seq2seq"))
+@pytest.mark.parametrize("name", ("causal", pytest.param("seq2seq", marks=pytest.mark.long)))
 def test_texts_of_lines(
     name: str, folders: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +103,7 @@ def test_choices_by_likelihood(folders: dict[str, Path], tmp_path: Path, capsys:
     np.testing.assert_allclose(records[1]["scores"]["bad"], expected, atol=1e-4)
 
 
+@pytest.mark.long
 def test_targets_of_an_encoder_decoder_have_likelihoods(folders: dict[str, Path]) -> None:
     model, tokenizer = load_generative(folders["seq2seq"])
     scored = score_continuations(model, tokenizer, ["the cat", "the red"], [" fine", " small dull"])

@@ -93,7 +93,13 @@ def test_a_first_layer_without_norm_is_copied_with_one_that_does_nothing() -> No
     assert norms.shape == (4, 12) and np.array_equal(norms[2], np.ones(12)) and not np.array_equal(norms[3], norms[2])
 
 
-@pytest.mark.parametrize("config", [POST, PRE, ALBERT, LLAMA], ids=["post", "pre", "albert", "llama"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=[] if name == "pre" else pytest.mark.long)
+        for name, config in {"post": POST, "pre": PRE, "albert": ALBERT, "llama": LLAMA}.items()
+    ],
+)
 def test_whole_multiples_compute_what_the_source_does(config: EncoderConfig) -> None:
     larger: dict[str, Any] = {
         name: 2 * size for name in GROWING if (size := getattr(config, name)) and name != "num_layers"

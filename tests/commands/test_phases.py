@@ -46,6 +46,7 @@ def test_a_run_of_two_lengths_resumes_in_either(
     assert ours == theirs and None not in (ours[4], ours[8])
 
 
+@pytest.mark.long
 def test_batches_of_a_phase_are_shown(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     phases = "--config.train.phases=4:data.seq_len=16,objective.masking.mask_rate=0.4"
     for first, length in ((3, 16), (4, 32)):

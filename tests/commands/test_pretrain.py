@@ -191,6 +191,7 @@ def test_a_work_directory_in_use_is_refused_with_its_holder(
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_more_steps_are_allowed_and_the_schedule_is_reported(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -299,6 +300,7 @@ def test_whole_words_static_masks_blocks_and_eight_devices(lab: Lab, tmp_path: P
     assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
+@pytest.mark.long
 def test_a_mixture_is_evaluated_by_source(lab: Lab, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("\n\n".join("\n".join(sentences(6, seed)).upper() for seed in range(100, 140)))

@@ -28,6 +28,7 @@ def same_weights(one: Path, other: Path) -> bool:
     return all(np.array_equal(first[name], second[name]) for name in first | second)
 
 
+@pytest.mark.long
 def test_without_a_change_it_is_the_run_that_was_never_stopped(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

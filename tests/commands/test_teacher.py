@@ -51,6 +51,7 @@ def last_metrics(workdir: Path) -> dict[str, float]:
     return next(record for line in reversed(lines) if "eval/loss" in (record := json.loads(line)))
 
 
+@pytest.mark.long
 def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -> None:
     assert f"the student starts as layers 1 of {taught.teacher}" in taught.printed
     result = last_metrics(taught.workdir)
@@ -89,6 +90,7 @@ def test_the_first_batch_finds_the_teachers_layer(taught: Taught, lab: Lab, caps
     jax.tree.map(np.testing.assert_array_equal, ours["mlm_head"], theirs["mlm_head"])
 
 
+@pytest.mark.long
 def test_a_work_folder_and_its_export_are_one_teacher(taught: Taught) -> None:
     cfg = read_config(taught.workdir)
     tokenizer = load_tokenizer(taught.workdir / "tokenizer")

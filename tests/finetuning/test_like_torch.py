@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-LONG = ("roberta", "electra", "deberta", "xlnet", "modernbert", "regression", "tokens")
+LONG = ("roberta", "electra", "deberta", "xlnet", "modernbert", "regression", "tokens", "qa")
 
 
 def features_of(kind: str, last: bool, has_types: bool) -> Features:

@@ -162,6 +162,7 @@ def run_model(config: EncoderConfig) -> list[np.ndarray]:
     return [np.asarray(each) for each in (states, *jax.tree.leaves(gradients))]
 
 
+@pytest.mark.long
 def test_a_model_is_the_plain_one() -> None:
     """With the enhanced decoder, whose queries at some positions take the plain form."""
     plain, ours = (run_model(dataclasses.replace(CONFIG, attention_implementation=name)) for name in ("xla", "pallas"))

@@ -108,11 +108,12 @@ def test_masks_carry_into_the_upper_half_of_the_index(monkeypatch: pytest.Monkey
     "values",
     [
         {},
-        {"norm_placement": "pre"},
+        *(
+            pytest.param({"norm_placement": placement}, marks=pytest.mark.long)
+            for placement in ("pre", "sandwich", "parallel")
+        ),
         {"norm_placement": "pre", "norm_type": "rms_norm", "feed_forward_bias": False, "attention_bias": "none"},
-        {"norm_placement": "sandwich"},
-        {"norm_placement": "parallel"},
-        {"remat": "dots", "norm_bias": False},
+        pytest.param({"remat": "dots", "norm_bias": False}, marks=pytest.mark.long),
     ],
 )
 def test_an_encoder_computes_the_same(values: dict[str, Any]) -> None:
@@ -121,6 +122,7 @@ def test_an_encoder_computes_the_same(values: dict[str, Any]) -> None:
         assert np.abs(mine - expected).max() <= 1e-5 * max(1.0, float(np.abs(expected).max()))
 
 
+@pytest.mark.long
 def test_a_mesh_computes_the_same() -> None:
     alone = encoder_results({"norm_implementation": "pallas"})
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)

@@ -106,6 +106,7 @@ def test_negatives_are_those_of_all_devices() -> None:
     np.testing.assert_allclose(run(*laid), run(jnp.asarray(one), jnp.asarray(other), jnp.ones(16)), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_the_views_are_two_drops_of_the_text_as_it_was(
     objective: ContrastiveLearning, params: Params, batch: dict, raw: dict, gradient: Callable
 ) -> None:

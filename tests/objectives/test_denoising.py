@@ -216,6 +216,7 @@ def test_infilling_has_the_statistics_of_fairseq(vocabulary: Vocabulary, many: C
     assert shares[-1] < 1e-7 < shares[-2]
 
 
+@pytest.mark.long
 def test_the_target_is_the_text_and_sentences_are_permuted(vocabulary: Vocabulary, many: Callable) -> None:
     sentences = [(10, STOP), (11, 12, STOP, STOP), (13, 14, 15)]  # of two the second opens a sentence
     parts = [(10, STOP), (11, 12, STOP), (STOP, 13, 14, 15)]

@@ -123,6 +123,7 @@ def test_every_shared_part_has_one_owner() -> None:
     assert size(jax.eval_shape(lambda key: init_networks(bare, key), jax.random.key(0))) == alone - 40 * 12
 
 
+@pytest.mark.long
 def test_gdes_adds_to_the_generators_tables() -> None:
     towers = dataclasses.replace(TOWERS, embedding_sharing="gdes")
     params = jit(lambda key: init_networks(towers, key))(jax.random.key(0))
@@ -139,6 +140,7 @@ def test_gdes_adds_to_the_generators_tables() -> None:
         assert size(tree) == count_params(config, heads)
 
 
+@pytest.mark.long
 def test_tied_towers_are_one_encoder() -> None:
     towers = RtdNetworksConfig(DISCRIMINATOR, DISCRIMINATOR, "all")
     params = jit(lambda key: init_networks(towers, key))(jax.random.key(0))

@@ -202,6 +202,7 @@ def test_moments_are_split_as_their_weights(abstract: object) -> None:
         assert bytes_per_device(state.opt_state, exp.mesh) - 2 * local in range(0, 64), mesh
 
 
+@pytest.mark.long
 def test_memory_falls_with_the_devices_that_share() -> None:
     """The state of eight fsdp devices is an eighth, except for arrays that are too small to split."""
     whole, split = step("data", microbatches=2), step("fsdp")
