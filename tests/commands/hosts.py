@@ -14,7 +14,7 @@ from lab import Lab
 from stores import free_port
 
 PEERS = ["--config.distributed.peer_timeout=8", "--config.distributed.end_timeout=20"]
-LONG_RUN = ["--config.train.num_steps=24", "--config.schedule.name=constant", "--config.schedule.warmup_steps=0"]
+LONG_RUN = ["--config.train.num_steps=16", "--config.schedule.name=constant", "--config.schedule.warmup_steps=0"]
 LONG_RUN += ["--config.train.log_interval_steps=1", "--config.eval.fill_mask=", "--config.export.at_end=false"]
 LONG_RUN += ["--config.mesh.data=-1", "--config.mesh.fsdp=2", "--config.train.compute_dtype=float32"]
 
