@@ -149,9 +149,9 @@ def subjects() -> dict[str, Subject]:
 def groups_of_changes(subject: Subject) -> Iterator[list[Values]]:
     """Yields every key with every value: alone, or with other keys that `disagreement` may change in the same model.
 
-    Alone are values that one side's config refuses, and sizes: layers of width 1, or none, hide what other keys do, and
-    defaults of several sizes make a large model.
-    Values that bertjax warns of are in other groups, because a warning excuses what it does not explain.
+    Alone are values that one side's config refuses, and sizes: with layers of width 1, or none, other keys have no
+    effect, and defaults of several sizes make a large model. Values that bertjax warns of are in other groups, because
+    a warning excuses what it does not explain.
     """
     for index in range(max(len(subject.candidates(key)) for key in subject.keys)):
         groups: dict[tuple[bool, bool], list[Values]] = {}
