@@ -176,18 +176,20 @@ def run_blocks(
     return [*done[:-1], done[-1]._replace(status=status)]
 
 
-def reader_environment(bin_folder: Path, home: Path) -> dict[str, str]:
+def reader_environment(bin_folder: Path, home: Path, xla_flags: str = "") -> dict[str, str]:
     """Returns the environment of a reader: `bertjax` and `python` are those of this process, the home is empty.
 
     Args:
         bin_folder: Empty folder for the two commands.
         home: Home directory.
+        xla_flags: Flags that the two commands put before those of a page.
     """
     bin_folder.mkdir(parents=True, exist_ok=True)
     home.mkdir(parents=True, exist_ok=True)
     for name, arguments in {"bertjax": " -m bertjax", "python": ""}.items():
         path = bin_folder / name
-        path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{arguments} "$@"\n')
+        flags = f'export XLA_FLAGS="{xla_flags} $XLA_FLAGS"\n' if xla_flags else ""
+        path.write_text(f'#!/bin/sh\n{flags}exec {shlex.quote(sys.executable)}{arguments} "$@"\n')
         path.chmod(0o755)
     environment = os.environ | {"HOME": str(home), "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
     return environment | {"PYTHONUNBUFFERED": "1"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
@@ -60,7 +61,9 @@ def gcs_server() -> Iterator[dict[str, str]]:
     server: Any = emulator.create_server("127.0.0.1", port, in_memory=True)
     patch = mock.patch.object(emulator, "_read_raw_data", read)
     patch.start()
-    server.start()
+    # With a queue of five, some of many connections at once are dropped, and tried again a second later.
+    with mock.patch.object(socketserver.TCPServer, "request_queue_size", 128):
+        server.start()
     try:
         yield {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}", "FSSPEC_GS_TOKEN": "anon"}
     finally:

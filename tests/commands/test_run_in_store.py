@@ -102,12 +102,23 @@ def weights(workdir: str | Path) -> list[np.ndarray]:
     return jax.tree.leaves(load_run(local_copy(workdir)).params)
 
 
+SHARDS = ["--config.data.shard_tokens=200", "--config.data.shuffle_shards=4"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
+    """The weights of a run on one host and its disk that nothing happens to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ended(start(lab, folder, folder / "local", 1, *SHARDS))
+    return weights(folder / "local")
+
+
 @pytest.mark.long
 def test_killed_on_one_host_and_resumed_on_another_it_is_the_same_run(
-    lab: Lab, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, s3: dict[str, str], undisturbed: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    url, (run,) = "s3://bucket/killed", start(lab, tmp_path, "s3://bucket/killed", 1)
+    url, (run,) = "s3://bucket/killed", start(lab, tmp_path, "s3://bucket/killed", 1, *SHARDS)
     store = Store(url)
     wait_for(lambda: "checkpoints/6/bertjax.json" in store.list(), run)
     run.send_signal(signal.SIGKILL)
@@ -115,20 +126,24 @@ def test_killed_on_one_host_and_resumed_on_another_it_is_the_same_run(
     shutil.rmtree(tmp_path / "host0")
     lease = json.loads(store.read(".lease.json"))
     store.write(".lease.json", json.dumps(lease | {"host": "the lost one"}).encode())
-    (second,) = start(lab, tmp_path, url, 1)
+    (second,) = start(lab, tmp_path, url, 1, *SHARDS)
     assert second.wait(timeout=280) == 2 and "in use by process" in second.communicate()[0]
     store.write(".lease.json", json.dumps(lease | {"host": "the lost one", "renewed": lease["renewed"] - 300}).encode())
-    (output,) = ended(start(lab, tmp_path, url, 1))
+    (output,) = ended(start(lab, tmp_path, url, 1, *SHARDS))
     assert "resuming at step" in output
-    ended(start(lab, tmp_path, tmp_path / "local", 1))
-    for stored, local in zip(weights(url), weights(tmp_path / "local"), strict=True):
+    for stored, local in zip(weights(url), undisturbed, strict=True):
         assert np.asarray(stored).tobytes() == np.asarray(local).tobytes()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("text", ["~/text", "s3://bucket/text"])
 def test_two_hosts_train_without_a_shared_disk(
-    lab: Lab, s3: dict[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab,
+    s3: dict[str, str],
+    undisturbed: list[np.ndarray],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Killed together, one of them replaced; with sharded parameters, whose checkpoints the first one collects.
 
@@ -136,7 +151,7 @@ def test_two_hosts_train_without_a_shared_disk(
     """
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     url = f"s3://bucket/pair-{tmp_path.name}"
-    settings = [f"--config.data.cache_dir={text}", "--config.data.shard_tokens=200", "--config.data.shuffle_shards=4"]
+    settings = [f"--config.data.cache_dir={text}", *SHARDS]
     pair = start(lab, tmp_path, url, 2, *settings)
     store = Store(url)
     wait_for(lambda: "checkpoints/6/bertjax.json" in store.list(), *pair)
@@ -150,8 +165,7 @@ def test_two_hosts_train_without_a_shared_disk(
         shards = [shards_of(tmp_path / f"host{index}") for index in range(2)]
         assert shards[1] and shards[1] < shards[0]  # the first one has prepared the text
         assert "tokenised" not in outputs[0]
-    ended(start(lab, tmp_path, tmp_path / "local", 1, *settings[1:]))
-    for stored, local in zip(weights(url), weights(tmp_path / "local"), strict=True):
+    for stored, local in zip(weights(url), undisturbed, strict=True):
         np.testing.assert_allclose(stored, local, rtol=1e-3, atol=1e-5)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.model import bind, init_params
+from bertjax.models.model import abstract_params, bind, init_params
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
@@ -158,10 +158,11 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
     return result, impossible
 
 
+@functools.cache
 def sample() -> list[dict[str, str]]:
-    """Returns the mixtures with most choices that occur first in them; the others are `long`."""
+    """Returns few of these mixtures that have every choice."""
     result, open_choices = [], {(axis, name) for axis, choices in AXES.items() for name in choices}
-    while len(result) < 1:
+    while open_choices:
         best = max(covering()[0], key=lambda choice: len(open_choices & set(choice.items())))
         result.append(best)
         open_choices -= set(best.items())
@@ -189,15 +190,27 @@ def batches() -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
 
 
 MODELS = [
-    pytest.param(choice, id=name_of(choice), marks=() if choice in sample() else pytest.mark.long)
+    pytest.param(choice, id=name_of(choice), marks=() if choice == sample()[0] else pytest.mark.long)
     for choice in covering()[0]
 ]
+
+
+def params_of(config: EncoderConfig, choice: dict[str, str]) -> Params:
+    """Returns initial parameters, or such of a normal distribution where each part's occur in another mixture."""
+    if choice in sample():
+        return jit(lambda key: init_params(config, ("mlm",), key))(jax.random.key(0))
+    rng = np.random.default_rng(0)
+
+    def fill(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray(rng.normal(float(path[-1].key == "scale"), 0.2, leaf.shape), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(fill, abstract_params(config, ("mlm",)))
 
 
 @pytest.mark.parametrize("choice", MODELS)
 def test_every_pair_of_parts_trains_and_packs(choice: dict[str, str]) -> None:
     """One small step along the gradient lowers the loss; an example packed in a row gives the same as the example
-    alone.
+    alone. Every choice, in one mixture or more, initializes its parameters and drops out.
     """
     config = config_of(choice)
     packed, alone = batches()
@@ -211,16 +224,17 @@ def test_every_pair_of_parts_trains_and_packs(choice: dict[str, str]) -> None:
         picked = jnp.take_along_axis(logits, packed["input_ids"][..., None], axis=-1)
         return -jnp.where(real, picked, 0.0).sum() / real.sum(), hidden
 
-    params = jit(lambda key: init_params(config, ("mlm",), key))(jax.random.key(0))
+    params = params_of(config, choice)
     step = jit(lambda params: jax.value_and_grad(loss, has_aux=True)(params, None))
     (before, hidden), gradient = step(params)
     norm = np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in jax.tree.leaves(gradient)))
     moved = jax.tree.map(lambda leaf, grad: leaf - 1e-3 * np.asarray(grad) / norm, params, gradient)
     (after, _), _ = step(moved)
-    dropped, _ = jit(loss)(params, jax.random.key(0))
-    assert np.isfinite(before) and np.isfinite(dropped)
+    assert np.isfinite(before)
     assert after < before
-    assert dropped != before
+    if choice in sample():
+        dropped, _ = jit(loss)(params, jax.random.key(0))
+        assert np.isfinite(dropped) and dropped != before
     np.testing.assert_allclose(hidden[0, :4], hidden[1, :4], atol=2e-5)
     np.testing.assert_allclose(hidden[0, 4:10], hidden[2, :6], atol=2e-5)
 
