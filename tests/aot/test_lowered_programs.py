@@ -167,6 +167,7 @@ def test_where_cudnn_computes_attention_there_is_no_mask_of_pairs() -> None:
         assert not any(fact.startswith(("mask", "scores", "kernel __cudnn$fmhaScaleBias")) for fact in facts)
 
 
+@pytest.mark.long
 def test_elementwise_work_per_layer_is_known() -> None:
     """Of a layer, forward and backward, as the difference of two depths: it decides how many arrays a step moves."""
     known = json.loads(FACTS.read_text())

@@ -48,6 +48,7 @@ def test_the_example_of_a_command_is_valid(name: str) -> None:
         apply_overrides(load_config(options.config), rest)
 
 
+@pytest.mark.long
 def test_inspect_writes_what_the_model_sees(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "batches.npz"
     assert lab.run("inspect-data", "--batches", 2, "--sequences", 1, "--out", out) == 0

@@ -29,6 +29,7 @@ def one_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "CASES", (SMALL,))
 
 
+@pytest.mark.long
 def test_the_table(one_case: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "docs" / "parity.md"
     assert main(["parity", "--family", "bert", "--out", str(out)]) == 0

@@ -132,6 +132,7 @@ def test_the_first_documents_do_not_wait_for_the_rest(fresh: None, monkeypatch: 
     assert list(itertools.islice(iter_python_docs(), 5)) == expected != []
 
 
+@pytest.mark.long
 def test_the_corpus_is_large_and_clean() -> None:
     documents = list(iter_documents(parse_source("builtin:python-docs")))
     assert documents == python_docs()  # the reader changes nothing

@@ -211,6 +211,7 @@ for family, model in (("bert", "wordpiece"), ("roberta", "bpe"), ("albert", "uni
 """
 
 
+@pytest.mark.long
 def test_same_bytes_on_any_number_of_threads() -> None:
     outputs = set()
     for threads in ("1", "2", "3"):

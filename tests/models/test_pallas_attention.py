@@ -147,6 +147,7 @@ def test_blocks_of_a_mask_are_parts_of_it() -> None:
     assert np.array_equal(whole[64:, :64], part)
 
 
+@pytest.mark.long
 def test_a_mesh_drops_the_same_elements() -> None:
     context = AttentionContext(IDS)
     alone = run("pallas", context, KEY)

@@ -161,7 +161,8 @@ def both(loss: Any, params: Params) -> None:
         assert np.abs(mine - theirs).max() <= 2e-5 * max(1.0, np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("with_memory", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("with_memory", [False, True])
 def test_two_streams_are_the_plain_ones(with_memory: bool) -> None:
     inputs, params = model_inputs()
     draw = np.random.default_rng(3)

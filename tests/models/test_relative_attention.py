@@ -146,6 +146,7 @@ def test_dropout_reaches_the_sinusoids(params: Params) -> None:
     assert np.abs(run(jax.random.key(0)) - run(jax.random.key(1))).max() > 1e-3
 
 
+@pytest.mark.long
 def test_gradients_of_a_short_type_are_float32_and_near(params: Params) -> None:
     ids, types = jnp.asarray([[7, 8, 9, 10, 11, 12]]), jnp.asarray([[0, 0, 0, 1, 1, 1]])
     short = dataclasses.replace(CONFIG, compute_dtype="bfloat16", result_dtype="bfloat16")

@@ -221,9 +221,9 @@ def test_scans_and_rematerialisation_change_nothing(params: Params) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"norm_placement": "pre"},
-        {"num_groups": 1, "embedding_size": 6},
-        {"local_attention": 4, "global_attn_every_n_layers": 2},
+        pytest.param({"norm_placement": "pre"}, marks=pytest.mark.long),
+        pytest.param({"num_groups": 1, "embedding_size": 6}, marks=pytest.mark.long),
+        pytest.param({"local_attention": 4, "global_attn_every_n_layers": 2}, marks=pytest.mark.long),
         {"num_layers": 4, "relative_segments": False, "feed_forward": "glu"},
     ],
     ids=lambda changes: next(iter(changes)),

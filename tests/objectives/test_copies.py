@@ -16,7 +16,9 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 DRAWN = ("masked_positions", "prediction_order", "sample_noise")
 
 
-@pytest.mark.parametrize("recipe", ["roberta", "electra", "xlnet"])
+@pytest.mark.parametrize(
+    "recipe", ["electra", *(pytest.param(name, marks=pytest.mark.long) for name in ("roberta", "xlnet"))]
+)
 def test_copies_of_an_example_differ(recipe: str, vocabulary: Vocabulary) -> None:
     objective, example_format, _ = objective_of(recipe, vocabulary, packing="none")
     batch = {

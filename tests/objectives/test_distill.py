@@ -261,6 +261,7 @@ def test_counts_are_known_before_the_loss(objective: Distillation, batch: dict, 
     assert {name: float(count) for name, count in counts.items()} == {name: sums[name].count for name in counts}
 
 
+@pytest.mark.long
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(
     vocabulary: Vocabulary, teacher_params: Params, batch: dict
 ) -> None:

@@ -273,7 +273,9 @@ def mask_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
     return mask_batch(batch, twins, mask_unit=unit, mask_rounding=count, **changes)
 
 
-@pytest.mark.parametrize("unit", MASK_UNITS)
+@pytest.mark.parametrize(
+    "unit", [pytest.param(unit, marks=[] if unit in ("token", "ngram") else pytest.mark.long) for unit in MASK_UNITS]
+)
 def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
     twins: Vocabulary, pack: Callable, example: Callable, unit: str
 ) -> None:

@@ -83,7 +83,9 @@ def batches(pack: Callable, example: Callable) -> Callable:
     return build
 
 
-@pytest.mark.parametrize(("packed", "rate"), [(False, 0.15), (True, 0.15), (False, 0.6)])
+@pytest.mark.parametrize(
+    ("packed", "rate"), [(True, 0.15), *(pytest.param(False, rate, marks=pytest.mark.long) for rate in (0.15, 0.6))]
+)
 def test_the_choice_is_that_of_the_sequential_rule(
     batches: Callable, vocabulary: Vocabulary, packed: bool, rate: float
 ) -> None:
@@ -133,7 +135,7 @@ def test_statistics_are_those_of_the_authors_loop(vocabulary: Vocabulary, pack: 
     assert (np.abs(one.mean(0) - other.mean(0)) <= 4.5 * error + 1e-9).all(), (one.mean(0), other.mean(0), error)
 
 
-@pytest.mark.parametrize("rate", [0.15, 0.9, 1.0])
+@pytest.mark.parametrize("rate", [0.15, pytest.param(0.9, marks=pytest.mark.long), 1.0])
 def test_the_budget_is_met_exactly(batches: Callable, vocabulary: Vocabulary, rate: float) -> None:
     for seed in range(4):
         batch = batches(seed, packed=True)

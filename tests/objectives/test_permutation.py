@@ -125,6 +125,7 @@ def test_rates_are_those_of_the_original() -> None:
     assert np.abs(difference / error).max() < 4.5
 
 
+@pytest.mark.long
 def test_lengths_of_spans_are_drawn_in_proportion_to_their_inverse() -> None:
     """The first span of rows in which every token begins a word, where no single token can extend it."""
     rows = 4000

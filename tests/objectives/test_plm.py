@@ -236,6 +236,7 @@ def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) ->
         assert len(positions) >= 1 or lengths[row] < 6
 
 
+@pytest.mark.long
 def test_unigram_loss_and_dropout(
     objective: PermutationLanguageModel, params: Params, batch: Rows, run: Callable, vocabulary: Vocabulary
 ) -> None:

@@ -64,13 +64,14 @@ def _start(index: int, address: str, folder: Path, mode: str = "endless") -> sub
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "victim"),
     [
         (signal.SIGKILL, 1),
-        pytest.param(signal.SIGSTOP, 1, marks=pytest.mark.long),
-        pytest.param(signal.SIGKILL, 0, marks=pytest.mark.long),
-        pytest.param(signal.SIGSTOP, 0, marks=pytest.mark.long),
+        (signal.SIGSTOP, 1),
+        (signal.SIGKILL, 0),
+        (signal.SIGSTOP, 0),
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else f"process-{value}",
 )

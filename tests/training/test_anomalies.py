@@ -194,7 +194,7 @@ def test_rollback_before_any_checkpoint_goes_to_the_start(lab: Callable, mesh_of
 
 
 @pytest.mark.parametrize(
-    "where", ["drop", "journal", *(pytest.param(name, marks=pytest.mark.long) for name in ("after", "later"))]
+    "where", ["drop", *(pytest.param(name, marks=pytest.mark.long) for name in ("journal", "after", "later"))]
 )
 def test_a_crash_around_a_rollback_changes_nothing(lab: Callable, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """P23: before the journal is written, after it, and after the next checkpoint."""

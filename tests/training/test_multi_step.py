@@ -49,7 +49,8 @@ def test_a_group_ends_where_something_is_due(marks: dict, expected: list[int]) -
         assert sizes(config, end) == expected[number + 1 :]
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), pytest.param((2, 2, 2), marks=pytest.mark.long)], ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
 def test_steps_at_once_are_the_steps_one_by_one(
     mesh_of: Callable, start_on: Callable, batch_of: Callable, objective: MaskedLanguageModel, shape: tuple
 ) -> None:
