@@ -48,7 +48,18 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 MAX_MEMORY_MAPS = 45_000  # a compiled program takes several, and Linux ends a process with more than 65,530
 _NO_DEVICES = re.compile(r"needs \d+ devices, but|devices cannot be split|must be >= the product of mesh_shape")
-SLOWEST_FIRST = ["tests", "parity", "commands", "finetuning", "objectives", "training", "hf", "models"]
+SLOWEST_FIRST = [
+    "tests",
+    "runtime",
+    "checkpoint",
+    "commands",
+    "data",
+    "parity",
+    "finetuning",
+    "objectives",
+    "training",
+    "hf",
+]
 SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]
 _HAS_BEARTYPE = importlib.util.find_spec("beartype") is not None
 
@@ -68,7 +79,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves the folders with the slowest files to the front, so that no process ends long after the others."""
+    """Moves folders with slow files, and with tests that wait, to the front: no process ends long after the others."""
     order = {name: index for index, name in enumerate(SLOWEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
 
