@@ -33,6 +33,7 @@ class Loader:
         return Prefetcher(self.batch, start, stop, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("making", "least", "most"), [(0.0, 0.0, 0.3), (0.06, 0.4, 0.8)])
 def test_a_loader_that_needs_three_times_as_long_as_a_step_is_waited_for(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, making: float, least: float, most: float

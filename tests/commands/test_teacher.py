@@ -125,6 +125,7 @@ def test_without_its_teacher_a_student_is_itself(
     assert not (lab.folder / "no-teacher").exists()
 
 
+@pytest.mark.long
 def test_another_teacher_cannot_take_over(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
     current = f"teacher={taught.teacher}"
     other = [argument.replace(current, f"teacher={taught.workdir}/export") for argument in taught.arguments]

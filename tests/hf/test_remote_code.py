@@ -184,14 +184,11 @@ OUTPUT_NAMES = {
 }
 
 
-@pytest.fixture(scope="module", params=["two", pytest.param("every", marks=pytest.mark.long)])
-def exports(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, list[EncoderConfig]]]:
-    """Exports two mixtures or every one, and runs all of them in one process."""
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[EncoderConfig]]]:
+    """Exports every mixture, and runs all of them in one process."""
     folder, configs = tmp_path_factory.mktemp("remote") / "exports", mixtures()
-    configs = configs[:2] if request.param == "two" else configs
-    assert request.param == "two" or len(configs) >= 6
+    assert len(configs) >= 6
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(save_module, "verify_export", lambda *_, **__: None)
         for index, config in enumerate(configs):
@@ -211,6 +208,7 @@ def run_lab(*arguments: str | Path) -> None:
     assert result.returncode == 0, result.stderr[-3000:]
 
 
+@pytest.mark.long
 def test_mixtures_in_a_process_without_bertjax(exports: tuple[Path, list[EncoderConfig]]) -> None:
     folder, configs = exports
     worst = {}
@@ -250,6 +248,7 @@ def parts(config: EncoderConfig) -> set[str]:
     return {native_format.HEAD_BY_MODULE.get(path.split("/")[0], "") for path in paths}
 
 
+@pytest.mark.long
 def test_what_transformers_saves_again_is_read(exports: tuple[Path, list[EncoderConfig]]) -> None:
     folder, configs = exports
     for index in range(2):

@@ -120,10 +120,11 @@ def pair(encoder: dict[str, Values], decoder: dict[str, Values], width: int, sha
     return EncoderDecoderConfig(one, as_decoder(tower(decoder, width), one), sharing)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("encoder", "decoder", "width", "sharing"),
     [
-        pytest.param(FIRST, LAST, 16, "embeddings", id="plain", marks=pytest.mark.long),
+        pytest.param(FIRST, LAST, 16, "embeddings", id="plain"),
         pytest.param(LAST, FIRST, 24, "none", id="odd"),
     ],
 )

@@ -174,6 +174,7 @@ def test_activations_on_accelerators_keep_their_input_alone(monkeypatch: pytest.
     np.testing.assert_array_equal(jax.grad(lambda x: recompute(activation("gelu"))(x).sum())(x), plain)
 
 
+@pytest.mark.long
 def test_einsum_on_accelerators_multiplies_no_float32_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EncoderConfig(vocab_size=8, compute_dtype="bfloat16")
     a, b = (jax.random.normal(jax.random.key(number), (2, 6, 3, 8)) for number in range(2))

@@ -37,7 +37,7 @@ def inputs(shape: tuple[int, ...]) -> list[jax.Array]:
 
 
 @pytest.mark.parametrize(("present", "centred"), [((True, True, True), True), ((False, True, False), False)])
-@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("shape", "rate"), [((3, 5, 128), 0.1), ((2, 7, 768), 0.3), ((1, 3, 1024), 0.0), ((5, 333, 32), 0.5)]
 )

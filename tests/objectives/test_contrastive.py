@@ -147,6 +147,7 @@ def test_masks_touch_the_masked_word_loss_alone(params: Params, batch: dict, gra
     assert one["contrastive"].value == two["contrastive"].value and one["mlm"].value != two["mlm"].value
 
 
+@pytest.mark.long
 def test_the_dense_layer_is_trained_with_and_not_exported(
     objective: ContrastiveLearning, params: Params, batch: dict, gradient: Callable
 ) -> None:

@@ -110,6 +110,7 @@ def test_causal_rows_see_one_side_and_masked_rows_both(objective: MixtureOfObjec
     assert not changed["clm"][:10].any() and changed["clm"][10:].all()
 
 
+@pytest.mark.long
 def test_a_hidden_word_is_predicted_from_the_state_before_it(
     objective: MixtureOfObjectives, params: Params, batch: dict
 ) -> None:

@@ -100,6 +100,7 @@ def test_shared_tables_get_the_gradients_of_both(params: Params) -> None:
     assert np.abs(result[1]["projection"]["kernel"]).max() == 0  # the projection is not shared
 
 
+@pytest.mark.long
 def test_both_folders_hold_the_shared_tables(params: Params, tmp_path: Path) -> None:
     save_pretrained(tmp_path / "g", generator_params(TOWERS, params), GENERATOR, heads=GENERATOR_HEADS)
     save_pretrained(tmp_path / "d", params["discriminator"], DISCRIMINATOR, heads=DISCRIMINATOR_HEADS)

@@ -64,7 +64,8 @@ def part_of(params: Any, shapes: Any) -> Any:
     return {name: part_of(params[name], shapes[name]) for name in shapes} if isinstance(shapes, dict) else params
 
 
-@pytest.mark.parametrize("make", [rtd, *(pytest.param(make, marks=pytest.mark.long) for make in (mlm, plm))])
+@pytest.mark.long
+@pytest.mark.parametrize("make", [mlm, rtd, plm])
 def test_pairs_are_classified_next_to_the_tokens(make: Callable, vocabulary: Vocabulary, rows: dict) -> None:
     alone = make({}, vocabulary)
     both = make({"example_format": "sop_pairs", "pair_weight": 2.0}, vocabulary)
