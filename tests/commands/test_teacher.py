@@ -136,6 +136,7 @@ def test_another_teacher_cannot_take_over(lab: Lab, taught: Taught, capsys: pyte
     assert lab.run("pretrain", "--workdir", taught.workdir, *moved) == 0
 
 
+@pytest.mark.long
 def test_teachers_of_other_vocabularies_are_refused(
     lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]
 ) -> None:
