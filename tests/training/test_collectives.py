@@ -112,7 +112,7 @@ def test_along_data_no_microbatch_waits_for_the_others(unroll: int) -> None:
 
 @pytest.mark.long
 @both_ways
-@pytest.mark.parametrize("microbatches", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("microbatches", [1, 2])
 def test_fsdp_puts_weights_together_forward_and_backward(unroll: int, microbatches: int) -> None:
     """Each of a layer's kernels twice per microbatch, the word and head tables once per step; no activation.
 
