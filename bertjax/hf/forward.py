@@ -78,33 +78,24 @@ def run_model(
         output_hidden_states: also return the states of all layers.
     """
     with jax.default_matmul_precision("float32"):  # accelerators would multiply float32 in lower precision
-        if streams is None:
-            return _forward(params, inputs, config, heads, output_hidden_states)
-        return _forward_two_streams(params, inputs, streams, config, heads, output_hidden_states)
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _forward(
-    params: Params, inputs: Inputs, config: EncoderConfig, heads: tuple[str, ...], output_hidden_states: bool
-) -> ModelOutput:
-    model = bind(config, heads, params)
-    collect = ("hidden_states",) if output_hidden_states else ()
-    encoded = model.encode(**inputs, collect=collect)
-    outputs = _head_outputs(model, heads, encoded, inputs)
-    return ModelOutput(encoded.last_hidden_state, hidden_states=encoded.hidden_states, **outputs)
+        return _forward(params, inputs, streams, config, heads, output_hidden_states)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4, 5))
-def _forward_two_streams(
+def _forward(
     params: Params,
     inputs: Inputs,
-    streams: Inputs,
+    streams: Inputs | None,
     config: EncoderConfig,
     heads: tuple[str, ...],
     output_hidden_states: bool,
 ) -> ModelOutput:
     model = bind(config, heads, params)
     collect = ("hidden_states",) if output_hidden_states else ()
+    if streams is None:
+        encoded = model.encode(**inputs, collect=collect)
+        outputs = _head_outputs(model, heads, encoded, inputs)
+        return ModelOutput(encoded.last_hidden_state, hidden_states=encoded.hidden_states, **outputs)
     out = run_two_streams(model.encoder, **inputs, **streams, collect=collect)
     last = out.content if out.targets is None else out.targets
     heads = heads if out.targets is None else tuple(head for head in heads if head == "mlm")

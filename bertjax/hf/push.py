@@ -1,11 +1,13 @@
-"""Uploads an export to the Hugging Face Hub with the optional `huggingface_hub`."""
+"""Uploads an export to the Hugging Face Hub."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import Any, Protocol
+
+from huggingface_hub import HfApi
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from bertjax.errors import UserError, one_line
 from bertjax.hf import native_format
@@ -22,45 +24,7 @@ _NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|\d+_[A-Za-z]+/(config
 """Shards, and modules of sentence-transformers."""
 
 
-class HubApi(Protocol):
-    """The methods of `huggingface_hub.HfApi` that are used."""
-
-    def whoami(self) -> dict[str, Any]:
-        """Returns the account that is logged in, with its organisations."""
-
-    def repo_exists(self, repo_id: str) -> bool:
-        """Returns whether a repository exists."""
-
-    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any:
-        """Creates a repository.
-
-        Args:
-            repo_id: `namespace/name`.
-            private: Whether only its owner sees it.
-            exist_ok: Whether an existing one is accepted.
-        """
-
-    def upload_folder(
-        self,
-        *,
-        repo_id: str,
-        folder_path: str,
-        commit_message: str,
-        allow_patterns: list[str],
-        delete_patterns: list[str] | None,
-    ) -> Any:
-        """Uploads files of a folder in one commit.
-
-        Args:
-            repo_id: `namespace/name`.
-            folder_path: The folder.
-            commit_message: First line of the commit.
-            allow_patterns: Names of files to upload.
-            delete_patterns: Names of files to delete from the repository, those that are uploaded excepted.
-        """
-
-
-def check_repository(repo: str, *, overwrite: bool = False, api: HubApi | None = None) -> bool:
+def check_repository(repo: str, *, overwrite: bool = False, api: HfApi | None = None) -> bool:
     """Returns whether a repository exists; changes nothing. Call it before a long export.
 
     Args:
@@ -72,7 +36,7 @@ def check_repository(repo: str, *, overwrite: bool = False, api: HubApi | None =
         UserError: the name is malformed, the owner is not the user who is logged in or one of his organisations, or the
             repository exists and `overwrite` is not set.
     """
-    api = api or _hub_api()
+    api = api or HfApi()
     _check_name(repo)
     with hub_errors("cannot ask the Hub who is logged in (log in with `hf auth login`, or set HF_TOKEN)"):
         user = api.whoami()
@@ -96,7 +60,7 @@ def push_to_hub(
     private: bool = True,
     overwrite: bool = False,
     message: str = "Export of bertjax",
-    api: HubApi | None = None,
+    api: HfApi | None = None,
 ) -> str:
     """Uploads an export, after reading it whole; returns its address.
 
@@ -111,7 +75,7 @@ def push_to_hub(
     Raises:
         UserError: as `check_repository`; or the folder is not an export, or the Hub refused it.
     """
-    folder, api = Path(folder), api or _hub_api()
+    folder, api = Path(folder), api or HfApi()
     check_repository(repo, overwrite=overwrite, api=api)
     if not is_export(folder):
         raise UserError(f"{folder} is not an export of bertjax; only those are uploaded")
@@ -145,17 +109,9 @@ def _files_to_upload(folder: Path) -> list[str]:
 
 
 def _check_name(repo: str) -> None:
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
         raise UserError(f"--push-to-hub needs OWNER/NAME, not {repo!r}: {one_line(error)}") from None
     if "/" not in repo:
         raise UserError(f"--push-to-hub needs OWNER/NAME, not {repo!r}")
-
-
-def _hub_api() -> HubApi:
-    from huggingface_hub import HfApi
-
-    return HfApi()

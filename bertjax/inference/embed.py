@@ -9,12 +9,12 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, pool
 from bertjax.inference.text_batches import (
     TOKENS_PER_BATCH,
-    EncodingTokenizer,
     TextEncoder,
     TokenizedTexts,
     batch_by_length,
@@ -43,7 +43,7 @@ class Embedder:
     def __init__(
         self,
         model: PretrainedModel,
-        tokenizer: EncodingTokenizer,
+        tokenizer: Tokenizer,
         pooling: Pooling = _MEAN,
         tokens: int = TOKENS_PER_BATCH,
     ) -> None:

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import MaskMode, choose_mask_mode, masked_token_logits
-from bertjax.inference.text_batches import EncodingTokenizer, TextEncoder, next_power_of_two
+from bertjax.inference.text_batches import TextEncoder, next_power_of_two
 
 _SPELLINGS = re.compile(r"\[MASK\]|<mask>", re.IGNORECASE)
 _BATCH_SIZE = 32
-
-
-class DecodingTokenizer(EncodingTokenizer, Protocol):
-    """A tokenizer that also knows its tokens by id, and the text of ids."""
-
-    tokens: list[str]
-
-    def encode_with_specials(self, text: str) -> list[int]:
-        """Returns the ids of a text with its special tokens."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of ids."""
 
 
 class MaskPrediction(NamedTuple):
@@ -37,24 +26,9 @@ class MaskPrediction(NamedTuple):
     probability: float
 
 
-def fill_mask(
-    model: PretrainedModel,
-    tokenizer: DecodingTokenizer,
-    sentences: Sequence[str],
-    top_k: int = 5,
-    two_streams: bool | None = None,
-) -> list[list[MaskPrediction]]:
-    """Returns the `top_k` most likely tokens for the first mask of every sentence.
-
-    Args:
-        model, tokenizer, sentences, top_k, two_streams: see `fill_masks`.
-    """
-    return [masks[0] for masks in fill_masks(model, tokenizer, sentences, top_k, two_streams)]
-
-
 def fill_masks(
     model: PretrainedModel,
-    tokenizer: DecodingTokenizer,
+    tokenizer: Tokenizer,
     sentences: Sequence[str],
     top_k: int = 5,
     two_streams: bool | None = None,
@@ -83,7 +57,7 @@ def fill_masks(
     ]
 
 
-def encode_sentences(tokenizer: DecodingTokenizer, sentences: Sequence[str], limit: int) -> list[list[int]]:
+def encode_sentences(tokenizer: Tokenizer, sentences: Sequence[str], limit: int) -> list[list[int]]:
     """Returns the ids of every sentence.
 
     Args:
@@ -103,13 +77,13 @@ def encode_sentences(tokenizer: DecodingTokenizer, sentences: Sequence[str], lim
     return encoded
 
 
-def _with_mask_token(tokenizer: DecodingTokenizer, sentence: str) -> str:
+def _with_mask_token(tokenizer: Tokenizer, sentence: str) -> str:
     """Returns the sentence with this tokenizer's mask token."""
     return _SPELLINGS.sub(lambda _: tokenizer.tokens[tokenizer.mask_id], sentence)
 
 
 def _fill_batch(
-    model: PretrainedModel, tokenizer: DecodingTokenizer, sentences: Sequence[str], top_k: int, mode: MaskMode
+    model: PretrainedModel, tokenizer: Tokenizer, sentences: Sequence[str], top_k: int, mode: MaskMode
 ) -> list[list[list[MaskPrediction]]]:
     texts = TextEncoder(tokenizer)([_with_mask_token(tokenizer, sentence) for sentence in sentences])
     # Few shapes to compile: the length is a multiple of 16, the numbers of sentences and masks are powers of two.
@@ -126,7 +100,7 @@ def _fill_batch(
     ]
 
 
-def _most_likely(logits: np.ndarray, tokenizer: DecodingTokenizer, top_k: int) -> list[MaskPrediction]:
+def _most_likely(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> list[MaskPrediction]:
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, kind="stable")[:top_k]
     return [

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array
 
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, require_one_of
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import MaskMode, choose_mask_mode, masked_token_log_probs
 from bertjax.inference.text_batches import (
     TOKENS_PER_BATCH,
-    EncodingTokenizer,
     TextEncoder,
     TokenizedTexts,
     batch_by_length,
@@ -33,12 +33,6 @@ from bertjax.inference.text_batches import (
 
 MODES = ("pll", "within-word", "likelihood")
 _MAX_SCORES = 2**26  # of a batch: positions times tokens of the vocabulary, 256 MiB
-
-
-class ScoringTokenizer(EncodingTokenizer, Protocol):
-    """A tokenizer that also knows the id of the token that separates texts."""
-
-    cls_id: int
 
 
 class Likelihoods(NamedTuple):
@@ -55,7 +49,7 @@ def default_mode(model: PretrainedModel) -> str:
 
 def score_texts(
     model: PretrainedModel,
-    tokenizer: ScoringTokenizer,
+    tokenizer: Tokenizer,
     texts: Sequence[str],
     mode: str | None = None,
     *,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
@@ -19,16 +20,6 @@ _UNBOUNDED = 2**24
 _TEXTS_PER_CALL = 4096  # the encodings of the library take many times the memory of the ids
 # Lengths that are compiled: 16, 24, 32, 48, 64, ...: at most a third of a sequence is padding, a sixth on average.
 _LENGTHS = np.sort([factor * 2**power for factor in (16, 24) for power in range(20)])
-
-
-class EncodingTokenizer(Protocol):
-    """A `tokenizers.Tokenizer` that adds special tokens, and the id of the mask token."""
-
-    mask_id: int
-
-    @property
-    def engine(self) -> Any:
-        """The `tokenizers.Tokenizer`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,7 +92,7 @@ class TextEncoder:
         UserError: `max_length` leaves no tokens for text.
     """
 
-    def __init__(self, tokenizer: EncodingTokenizer, max_length: int | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_length: int | None = None) -> None:
         self._engine = tokenizer.engine
         if max_length is None:
             return

@@ -137,8 +137,7 @@ def _costs(run: RunRecord) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def _phases(run: RunRecord) -> list[Mapping[str, Any]]:
-    facts = run.newest("run")
-    phases = facts[-1].get("phases") if facts else None
+    phases = run.facts.get("phases")
     if isinstance(phases, list) and phases and all(isinstance(phase, dict) for phase in phases):
         return phases
     batch_size, length = run.setting("train.batch_size"), run.setting("data.seq_len")
@@ -195,8 +194,7 @@ def group_comparable(runs: Iterable[ComparedRun]) -> list[Group]:
 def _loss_key(each: ComparedRun) -> str:
     """Returns everything that a held-out loss depends on besides the weights, as JSON."""
     run, data = each.run, each.run.setting("data") or {}
-    facts = run.newest("run")
-    recorded = facts[-1].get("sources") if facts else None  # those of all phases
+    recorded = run.facts.get("sources")  # those of all phases
     trained = recorded.get("train") if isinstance(recorded, dict) else None
     sources = data.get("eval_sources") or trained or data.get("sources")
     parts: list[Any] = [run.setting(key) for key in _SAME_LOSS]

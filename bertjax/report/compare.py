@@ -82,7 +82,7 @@ def _notes(runs: Sequence[ComparedRun], groups: Sequence[Group]) -> list[str]:
     notes = [NOT_COMPARABLE] if several else []
     if all(map(_is_task, runs)):
         return [*notes, TASKS]
-    return [*notes, NO_PROBE] if several and not _probed(runs) else notes
+    return [*notes, NO_PROBE] if several and not _probe_names(runs) else notes
 
 
 def _counted(count: int, noun: str) -> str:
@@ -102,8 +102,7 @@ def overview(groups: Sequence[Group], with_probes: bool = True) -> tuple[list[st
 
 def _row(each: ComparedRun, letter: str) -> list[str]:
     run = each.run
-    facts = run.newest("run")
-    counts = facts[-1].get("parameters") if facts else None
+    counts = run.facts.get("parameters")
     parameters = NO_VALUE
     if isinstance(counts, dict) and counts:
         parameters = number(float(sum(count for count in counts.values() if type(count) is int)), "big")
@@ -162,10 +161,6 @@ def _probe_cells(each: ComparedRun, names: Sequence[str]) -> list[str]:
 def _is_task(each: ComparedRun) -> bool:
     name = str(each.run.setting("objective.name"))
     return name in OBJECTIVES and OBJECTIVES[name].is_finetuning
-
-
-def _probed(runs: Sequence[ComparedRun]) -> bool:
-    return any(each.scores for each in runs)
 
 
 def _section(group: Group) -> Section:
@@ -243,10 +238,11 @@ def _equal_amounts(runs: Sequence[ComparedRun], name: str, ends: Mapping[str, fl
 
 def _probe_section(runs: Sequence[ComparedRun]) -> str:
     """Returns a strip plot per probe: runs by their mean, one dot per seed."""
-    if not _probed(runs):
+    names = _probe_names(runs)
+    if not names:
         return ""
     seeds = group_by_seed(runs)
-    blocks = "".join(_probe_block(name, seeds) for name in _probe_names(runs))
+    blocks = "".join(_probe_block(name, seeds) for name in names)
     note = (
         "A linear probe of frozen features, the same for all runs. A dot is a seed, the vertical stroke the mean; a "
         "difference below the range of the seeds is a tie."

@@ -13,16 +13,17 @@ import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.inputs import Inputs, check_inputs
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.fill_mask import fill_masks
 from bertjax.models.model import bind
 from bertjax.types import Params
 
@@ -37,30 +38,6 @@ NUM_DEFAULT_TOKENS = 8
 
 Probe = tuple[str, dict[str, Any]]
 Result = TypeVar("Result")
-
-
-class ProbeTokenizer(Protocol):
-    """Interface of the tokenizer that probes need."""
-
-    tokens: list[str]
-    mask_id: int
-    special_ids: tuple[int, ...]
-
-    @property
-    def engine(self) -> Any:
-        """The `tokenizers.Tokenizer`."""
-
-    def encode_with_specials(self, text: str) -> list[int]:
-        """Returns the ids of a text with its special tokens."""
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of every text, int32 [tokens], without special tokens."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of ids."""
-
-    def starts_word(self) -> np.ndarray:
-        """Returns True for tokens that begin a word, bool [vocabulary]."""
 
 
 class ProbeConfig(NamedTuple):
@@ -82,7 +59,7 @@ class ModelProbes:
         self,
         networks: Mapping[str, tuple[EncoderConfig, tuple[str, ...]]],
         complete: Callable[[Params, str], Params],
-        tokenizer: ProbeTokenizer,
+        tokenizer: Tokenizer,
         config: ProbeConfig,
     ):
         """Initializes the probes.
@@ -113,15 +90,15 @@ class ModelProbes:
         config, heads = self.networks[name]
         model = PretrainedModel(config, self.complete(params, name), heads)
         try:
-            predictions = fill_mask(model, self.tokenizer, self.config.sentences, two_streams=self.config.two_streams)
+            predictions = fill_masks(model, self.tokenizer, self.config.sentences, two_streams=self.config.two_streams)
         except UserError as error:
             return [("note", {"about": "fill_mask", "text": f"No mask predictions: {error}."})]
         return [
             (
                 "fill_mask",
-                {"sentence": sentence, "tokens": [[token, round(probability, 4)] for token, probability in tokens]},
+                {"sentence": sentence, "tokens": [[token, round(probability, 4)] for token, probability in masks[0]]},
             )
-            for sentence, tokens in zip(self.config.sentences, predictions, strict=True)
+            for sentence, masks in zip(self.config.sentences, predictions, strict=True)
         ]
 
     def probe_internals(self, params: Params) -> list[Probe]:
@@ -177,7 +154,7 @@ def run_in_thread(function: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def probe_attention(model: PretrainedModel, tokenizer: ProbeTokenizer, sentence: str) -> Probe:
+def probe_attention(model: PretrainedModel, tokenizer: Tokenizer, sentence: str) -> Probe:
     """Returns the attention weights of every head on a sentence, or a note that explains why there are none.
 
     The weights are recomputed from the input of every layer; for XLNet, those of the content stream.
@@ -211,9 +188,7 @@ def _attention_weights(
     return jax.numpy.stack([encoded.attention_tensors[name] for name in names])
 
 
-def probe_neighbors(
-    table: np.ndarray, tokenizer: ProbeTokenizer, tokens: Sequence[str], counts: np.ndarray
-) -> list[Probe]:
+def probe_neighbors(table: np.ndarray, tokenizer: Tokenizer, tokens: Sequence[str], counts: np.ndarray) -> list[Probe]:
     """Returns the `NUM_NEIGHBORS` tokens whose embeddings have the highest cosine with each of `tokens`.
 
     Args:
@@ -237,9 +212,7 @@ def probe_neighbors(
     return probes
 
 
-def _select_tokens(
-    tokenizer: ProbeTokenizer, tokens: Sequence[str], counts: np.ndarray
-) -> Iterator[tuple[str, int | None]]:
+def _select_tokens(tokenizer: Tokenizer, tokens: Sequence[str], counts: np.ndarray) -> Iterator[tuple[str, int | None]]:
     if tokens:
         for text, ids in zip(tokens, tokenizer.encode_batch(tokens), strict=True):
             yield text, int(ids[0]) if len(ids) == 1 else None
@@ -254,7 +227,7 @@ def _select_tokens(
                 return
 
 
-def _display(tokenizer: ProbeTokenizer, index: int) -> str:
+def _display(tokenizer: Tokenizer, index: int) -> str:
     """Returns the text of a token; continuation tokens keep their `##`."""
     token = tokenizer.tokens[index]
     if index in tokenizer.special_ids or token.startswith("##"):

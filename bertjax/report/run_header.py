@@ -43,8 +43,7 @@ def _when(seconds: float) -> str:
 
 def _facts(run: RunRecord) -> dict[str, str | tuple[str, str]]:
     cards: dict[str, str | tuple[str, str]] = {}
-    records = run.newest("run")
-    record: Mapping[str, Any] = records[-1] if records else {}
+    record = run.facts
     parameters = record.get("parameters")
     if isinstance(parameters, dict) and parameters:
         counts = {name: count for name, count in parameters.items() if type(count) is int}
@@ -54,7 +53,7 @@ def _facts(run: RunRecord) -> dict[str, str | tuple[str, str]]:
     cards["Objective"] = (str(run.setting("objective.name") or NO_VALUE), describe_objective(run))
     if isinstance(record.get("base_model"), str):
         cards["Base model"] = record["base_model"]
-    cards["Data"] = _data(run, record)
+    cards["Data"] = _data(run)
     batch_size, length = run.setting("train.batch_size"), run.setting("data.seq_len")
     cards["Batch"] = (f"{batch_size} sequences", f"of {length} tokens")
     optimizer = str(run.setting("optimizer.name") or NO_VALUE)
@@ -68,13 +67,11 @@ def _facts(run: RunRecord) -> dict[str, str | tuple[str, str]]:
 
 def _model(run: RunRecord) -> tuple[str, str]:
     layers, width, heads = (run.setting(f"model.{key}") for key in ("num_layers", "hidden_size", "num_heads"))
-    records = run.newest("run")
-    sizes = records[-1].get("sizes") if records else None
+    sizes = run.facts.get("sizes")
     if isinstance(sizes, dict):  # the config does not resolve the preset
         layers, width, heads = (sizes.get(key) for key in ("num_layers", "hidden_size", "num_heads"))
-    preset = preset_name(run)
     known = [f"{value} {word}" for value, word in ((layers, "layers"), (width, "wide"), (heads, "heads")) if value]
-    return preset, ", ".join(known)
+    return preset_name(run), ", ".join(known)
 
 
 def preset_name(run: RunRecord) -> str:
@@ -85,16 +82,14 @@ def preset_name(run: RunRecord) -> str:
 
 def describe_objective(run: RunRecord) -> str:
     """Returns the objective in words, as the run recorded it; "" for a run that recorded none."""
-    records = run.newest("run")
-    return str(records[-1].get("objective", "")) if records else ""
+    return str(run.facts.get("objective", ""))
 
 
-def _data(run: RunRecord, record: Mapping[str, Any]) -> tuple[str, str]:
-    recorded = record.get("sources")
+def _data(run: RunRecord) -> tuple[str, str]:
+    recorded, tokens = run.facts.get("sources"), run.facts.get("tokens")
     by_split = recorded if isinstance(recorded, dict) else {"train": run.setting("data.sources")}
     train, held_out = (each if isinstance(each := by_split.get(split), list) else [] for split in ("train", "eval"))
     named = ", ".join(map(str, train)) + (f"; held out: {', '.join(map(str, held_out))}" if held_out else "")
-    tokens = record.get("tokens")
     large = f"{number(float(tokens), 'big')} tokens" if type(tokens) is int else f"{len(train)} sources"
     return large, named
 

@@ -55,6 +55,11 @@ class RunRecord(NamedTuple):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
+    @property
+    def facts(self) -> Record:
+        """The newest `run` record; {} where the run wrote none."""
+        return next(iter(self.of_kind("run")[-1:]), {})
+
     def of_kind(self, kind: str) -> list[Record]:
         """Returns the probes of a kind."""
         return [record for record in self.probes if record.get("kind") == kind]

@@ -37,7 +37,7 @@ def report(workdir: Path, with_probes: bool = False) -> Path:
     record = read_run(workdir)
     if with_probes:
         _probe(workdir)
-    elif not record.of_kind("run") and (facts := _facts(workdir)) is not None:
+    elif not record.facts and (facts := _facts(workdir)) is not None:
         with contextlib.suppress(DirectoryInUseError), hold_workdir(workdir):  # a run in progress writes its own
             ProbeLog(workdir, record.step).describe(facts)
     path = render(workdir)
@@ -71,9 +71,7 @@ def _write_probes(workdir: Path, run: StoredRun) -> None:
     record = read_run(workdir)
     log = ProbeLog(workdir, record.step)
     # Only the run itself knew how full its batches were.
-    stored = {
-        name: fields[name] for fields in record.of_kind("run")[-1:] for name in ("phases", "rows") if name in fields
-    }
+    stored = {name: record.facts[name] for name in ("phases", "rows") if name in record.facts}
     log.describe(run_facts(exp, run.meta.get("tokens"), None) | stored)
     model_probes = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
     probed = model_probes(run.step, run.params)
@@ -113,7 +111,7 @@ def compare(folders: Sequence[Path], out: Path | None = None) -> None:
 def _record_with_facts(workdir: Path) -> RunRecord:
     """Returns the record of a run, completed with the cost of its step; writes nothing."""
     record = read_run(workdir)
-    if record.of_kind("run"):
+    if record.facts:
         return record
     facts = _facts(workdir)
     completed: list[Record] = [] if facts is None else [{"step": 0, "kind": "run", **facts}]
