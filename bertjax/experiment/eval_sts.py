@@ -10,11 +10,12 @@ from bertjax.config.task import RegressionConfig, TaskConfig
 from bertjax.errors import UserError
 from bertjax.experiment.embed import EmbedOptions, describe_pooling, pooling_of
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens, require_model
+from bertjax.finetuning.metrics.regression import RegressionScores
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.tasks import read_examples
 from bertjax.inference.embed import Embedder
 from bertjax.inference.predict_inputs import name_flags
-from bertjax.inference.similarity import SimilarityScores, similarity_scores
+from bertjax.inference.similarity import similarity_scores
 
 
 def eval_sts(
@@ -23,7 +24,7 @@ def eval_sts(
     columns: tuple[str | None, str, str | None],
     header: bool | None,
     options: EmbedOptions,
-) -> SimilarityScores:
+) -> RegressionScores:
     """Prints and returns the correlation of cosines with gold similarities.
 
     Args:

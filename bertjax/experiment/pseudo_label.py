@@ -15,6 +15,7 @@ from bertjax.inference.predict import Predictor
 from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, name_flags, read_inputs
 from bertjax.inference.pseudo_labels import (
     NO_TEXT,
+    REASONS,
     Agreement,
     Candidate,
     Key,
@@ -251,15 +252,7 @@ def _write(out: Path, saved: Sequence[Candidate]) -> None:
 
 
 def _dropped(usable: LabelBuckets, selection: Selection, saved: int) -> str:
-    names = {
-        "duplicates": "the same text and label again",
-        "conflicting": "several labels for one text",
-        "no_label": "no label",
-        "empty": "empty texts",
-        "no_text": "ids without a text",
-        "gold": "texts of the gold sample",
-    }
-    parts = [f"{count:,} {names[name]}" for name, count in usable.dropped().items()]
+    parts = [f"{count:,} {REASONS[reason]}" for reason, count in usable.dropped().items()]
     left = len(usable.candidates) - saved
     if left:
         limited = selection.max_per_class or selection.balance

@@ -18,7 +18,7 @@ from bertjax.finetuning.batch_layout import scatter_token_values, scatter_window
 from bertjax.finetuning.batches import EvalBatches
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import Examples
-from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics
+from bertjax.finetuning.tasks import EvalResult, TaskData, task_methods
 from bertjax.metrics import add_sums, mean_metrics
 from bertjax.training.sharding import put_batch
 from bertjax.types import Batch, Params, Sum
@@ -133,7 +133,8 @@ class HeadEvaluator(Evaluator):
         return list(self._named(dict.fromkeys(self.objective.loss_weights, Sum(0.0, 1.0)), self._result(scores)))
 
     def _result(self, scores: np.ndarray) -> EvalResult:
-        return compute_metrics(self.config, self.examples, self.data, scores, self.objective.model.labels)
+        methods = task_methods(self.config.kind)
+        return methods.compute_metrics(self.config, self.examples, self.data, scores, self.objective.model.labels)
 
     def _named(self, sums: Mapping[str, Sum], result: EvalResult) -> dict[str, float]:
         redundant = (f"{self.config.spec.name}_accuracy", "log_loss")  # equal to the accuracy and to the loss

@@ -21,7 +21,7 @@ from bertjax.finetuning.batches import length_steps
 from bertjax.finetuning.evaluate import Evaluator
 from bertjax.finetuning.features import Features
 from bertjax.finetuning.metrics.generated_text import metric_names, require_libraries
-from bertjax.finetuning.tasks import compute_metrics
+from bertjax.finetuning.tasks import task_methods
 from bertjax.metrics import add_sums, mean_metrics
 from bertjax.models.generation import generate
 from bertjax.objectives.base import StepInputs
@@ -59,7 +59,8 @@ class GenerationEvaluator(Evaluator):
         if settings.text_metrics:
             count = settings.num_generated or len(self.examples)
             texts, length = self._generator(one_device(params, self.mesh), self.data.features, count)
-            result = compute_metrics(self.config, self.examples, self.data, texts, ())
+            methods = task_methods(self.config.kind)
+            result = methods.compute_metrics(self.config, self.examples, self.data, texts, ())
             self.on_result(result)
             metrics |= result.metrics | {"generated_length": length}
         return {f"eval/{name}": value for name, value in metrics.items()}

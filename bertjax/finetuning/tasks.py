@@ -103,21 +103,6 @@ def make_features(
     return data
 
 
-def compute_metrics(
-    config: TaskConfig, examples: Examples, data: TaskData, scores: Any, labels: tuple[str, ...]
-) -> EvalResult:
-    """Scores the predictions for labelled examples as the benchmarks of their kind do.
-
-    Args:
-        config: settings of the task.
-        examples: the examples with their labels.
-        data: their features.
-        scores: outputs of the head: [n, K] per window, or [total, K] per token of the features; or texts.
-        labels: names of the K labels.
-    """
-    return task_methods(config.kind).compute_metrics(config, examples, data, scores, labels)
-
-
 class Classification(TaskMethods):
     """Classes of texts or pairs of texts."""
 
@@ -223,6 +208,6 @@ class QuestionAnswering(TaskMethods):
         gold = {name: list(answer.texts) for name, answer in zip(data.examples.ids, data.examples.answers, strict=True)}
         result = {each.id: each.text for each in predictions}
         if not config.qa.allow_no_answer:
-            return EvalResult(squad_scores(gold, result).metrics())
+            return EvalResult(squad_scores(gold, result))
         differences = {each.id: each.null_score_diff or 0.0 for each in predictions}
-        return EvalResult(squad_scores(gold, result, differences, version="2.0").metrics())
+        return EvalResult(squad_scores(gold, result, differences, version="2.0"))

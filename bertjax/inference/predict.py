@@ -28,7 +28,7 @@ from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer, select_an
 from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, QaExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
-from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics, make_features, task_methods
+from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, task_methods
 from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.inputs import max_input_length, require_readable
@@ -204,7 +204,8 @@ class Predictor:
 
     def score(self, inputs: PredictInputs, predictions: Predictions) -> EvalResult:
         """Returns the metrics of examples that were read with their gold labels."""
-        return compute_metrics(self.config, inputs.examples, predictions.data, predictions.scores, self.labels)
+        methods = task_methods(self.config.kind)
+        return methods.compute_metrics(self.config, inputs.examples, predictions.data, predictions.scores, self.labels)
 
     def _make_features(self, examples: Examples) -> TaskData:
         if not isinstance(examples, QaExamples):

@@ -8,7 +8,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.features import TextData
 from bertjax.finetuning.seq2seq_evaluation import TextGenerator
-from bertjax.finetuning.tasks import EvalResult, compute_metrics, make_features
+from bertjax.finetuning.tasks import EvalResult, make_features, task_methods
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.inference.predict import Predictions
 from bertjax.inference.predict_inputs import PredictInputs, name_flags
@@ -58,4 +58,5 @@ class TextPredictor:
 
     def score(self, inputs: PredictInputs, predictions: Predictions) -> EvalResult:
         """Returns the metrics of examples that were read with their targets."""
-        return compute_metrics(self.config, inputs.examples, predictions.data, predictions.scores, ())
+        methods = task_methods(self.config.kind)
+        return methods.compute_metrics(self.config, inputs.examples, predictions.data, predictions.scores, ())

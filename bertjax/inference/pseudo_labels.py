@@ -26,6 +26,15 @@ THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 """Confidences for which the agreement is listed, in addition to the requested one."""
 SMALL_SAMPLE = 30
 """Number of gold examples below which an agreement says little."""
+REASONS = {
+    "duplicates": "the same text and label again",
+    "conflicting": "several labels for one text",
+    "no_label": "no label",
+    "empty": "empty texts",
+    "no_text": "ids without a text",
+    "gold": "texts of the gold sample",
+}
+"""Reasons for which candidates are not used, in words."""
 _MAX_UNKNOWN = 5
 _AROUND = r"\s\"'`*\u2018\u2019\u201c\u201d\[\](){}<>"
 _DECORATION = re.compile(rf"^[{_AROUND}]+|[{_AROUND}.!,;:]+$")
@@ -57,28 +66,17 @@ class LabelBuckets:
 
     Attributes:
         candidates: The usable ones.
-        duplicates: The same text with the same label again.
-        conflicting: Texts with several labels.
-        no_label: Candidates whose label is unknown.
-        empty: Texts without a character.
-        no_text: Candidates with an id that no text has.
-        gold: Texts of the gold sample, which are not trained on.
+        counts: The number of others by reason, a key of `REASONS`.
         unknown_labels: The most frequent unknown labels, with counts.
     """
 
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
-    duplicates: int = 0
-    conflicting: int = 0
-    no_label: int = 0
-    empty: int = 0
-    no_text: int = 0
-    gold: int = 0
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
     unknown_labels: list[tuple[str, int]] = dataclasses.field(default_factory=list)
 
     def dropped(self) -> dict[str, int]:
         """Returns the counts that are not 0."""
-        names = ("duplicates", "conflicting", "no_label", "empty", "no_text", "gold")
-        return {name: getattr(self, name) for name in names if getattr(self, name)}
+        return {reason: self.counts[reason] for reason in REASONS if self.counts[reason]}
 
 
 def parse_label(output: Any, spellings: Mapping[str, str]) -> str | None:
@@ -123,14 +121,14 @@ def sort_candidates(
     for candidate in candidates:
         label = parse_label(candidate.label, spellings)
         if candidate.key == NO_TEXT:
-            buckets.no_text += 1
+            buckets.counts["no_text"] += 1
         elif not candidate.key[0].strip():
-            buckets.empty += 1
+            buckets.counts["empty"] += 1
         elif label is None:
-            buckets.no_label += 1
+            buckets.counts["no_label"] += 1
             unknown[" ".join(str(candidate.label).split())[:60]] += 1
         elif gold is not None and candidate.key in gold:
-            buckets.gold += 1
+            buckets.counts["gold"] += 1
         elif candidate.key not in of_text:
             of_text[candidate.key] = candidate._replace(label=label)
         else:
@@ -146,13 +144,13 @@ def _add_repeated(
     """Handles a repeated text: the lower confidence counts; if the labels differ, none of them is used."""
     before = of_text[candidate.key]
     if before is None:
-        buckets.conflicting += 1
+        buckets.counts["conflicting"] += 1
     elif before.label == label:
-        buckets.duplicates += 1
+        buckets.counts["duplicates"] += 1
         if (candidate.confidence or 0.0) < (before.confidence or 0.0):
             of_text[candidate.key] = before._replace(confidence=candidate.confidence)
     else:
-        buckets.conflicting += 2
+        buckets.counts["conflicting"] += 2
         of_text[candidate.key] = None
 
 

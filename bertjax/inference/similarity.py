@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.regression import regression_scores
+from bertjax.finetuning.metrics.regression import RegressionScores, regression_scores
 from bertjax.finetuning.metrics.sklearn_compat import require_same_length
 
 
-class SimilarityScores(NamedTuple):
-    """Correlations of cosines with gold similarities; nan where undefined (`RegressionScores`)."""
-
-    pearson: float
-    spearman: float
-
-
-def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[float] | np.ndarray) -> SimilarityScores:
-    """Scores n pairs of vectors.
+def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[float] | np.ndarray) -> RegressionScores:
+    """Scores n pairs of vectors: correlations of their cosines with gold similarities.
 
     Args:
         first: vectors of the first texts [n, D].
@@ -31,8 +23,7 @@ def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[floa
         UserError: the sizes differ.
     """
     require_same_length(len(gold), len(first), "similarities")
-    scores = regression_scores(gold, cosines(first, second))
-    return SimilarityScores(scores.pearson, scores.spearman)
+    return regression_scores(gold, cosines(first, second))
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -11,8 +11,8 @@ import functools
 import os
 import resource
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -134,24 +134,15 @@ def is_probe_step(step: int, interval: int, num_steps: int) -> bool:
 
 def run_in_thread(function: Callable[[], Result]) -> Result:
     """Calls `function` in a thread without a mesh, on the CPU; returns its result, or raises its error."""
-    results: list[Result] = []
-    failures: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            with contextlib.ExitStack() as stack:
-                with contextlib.suppress(RuntimeError):  # jax has no CPU backend
-                    stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
-                results.append(function())
-        except BaseException as failure:
-            failures.append(failure)
+    def work() -> Result:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(RuntimeError):  # jax has no CPU backend
+                stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
+            return function()
 
-    thread = threading.Thread(target=work, name="probes")
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
+    with ThreadPoolExecutor(1, "probes") as pool:
+        return pool.submit(work).result()
 
 
 def probe_attention(model: PretrainedModel, tokenizer: Tokenizer, sentence: str) -> Probe:

@@ -168,7 +168,9 @@ def test_similarity_is_of_cosines() -> None:
     one, other, gold = draw.normal(size=(40, 6)), draw.normal(size=(40, 6)), draw.integers(0, 6, 40)  # ties in gold
     result = similarity_scores(one, other, gold)
     expected = [u @ v / np.sqrt(u @ u * (v @ v)) for u, v in zip(one, other, strict=True)]
-    np.testing.assert_allclose(result, (stats.pearsonr(expected, gold)[0], stats.spearmanr(expected, gold)[0]), **EQUAL)
+    np.testing.assert_allclose(
+        result[:2], (stats.pearsonr(expected, gold)[0], stats.spearmanr(expected, gold)[0]), **EQUAL
+    )
     np.testing.assert_allclose(similarity_scores(one * 7, other, gold), result, **EQUAL)
     one[0] = 0.0
     assert math.isfinite(similarity_scores(one, other, gold).pearson)

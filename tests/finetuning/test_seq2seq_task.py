@@ -13,7 +13,7 @@ from tokens_lab import sentences, task_config, theirs, trained
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.generated_text import metric_names, require_libraries, text_scores
 from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.tasks import compute_metrics, make_features, read_examples
+from bertjax.finetuning.tasks import make_features, read_examples, task_methods
 
 GENERATED = ["the cat sat on the mat .", "a dog", "There is no tree here."]
 REFERENCES = ["the cat sat on a mat .", "two dogs bark", "There is no tree here."]
@@ -76,7 +76,8 @@ def test_metrics_are_those_of_the_libraries() -> None:
 
 def test_only_the_first_texts_are_generated() -> None:
     config = task_config(kind="seq2seq", train=("tsv:a",), text_metrics=("chrf",))
-    result = compute_metrics(config, examples(["x", "y", "z"], REFERENCES), None, GENERATED[:2], ())  # type: ignore[arg-type]
+    methods = task_methods(config.kind)
+    result = methods.compute_metrics(config, examples(["x", "y", "z"], REFERENCES), None, GENERATED[:2], ())  # type: ignore[arg-type]
     assert result.metrics == text_scores(("chrf",), GENERATED[:2], REFERENCES[:2]).metrics
     assert result.samples[1] == {"source": "y", "target": "two dogs bark", "output": "a dog"}
 

@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import WordExamples
 from bertjax.finetuning.readers.labels import collect_labels
 from bertjax.finetuning.tag_schemes import normalize_tags, recognize_scheme
-from bertjax.finetuning.tasks import compute_metrics, make_features
+from bertjax.finetuning.tasks import make_features, task_methods
 
 # The same sentence in every scheme: an entity of three words, one of one word, a word outside, one of two.
 SCHEMES = {
@@ -39,7 +39,7 @@ def test_metrics_of_every_scheme(scheme: str) -> None:
     scores = np.zeros((len(data.features.tokens), len(labels)))
     scores[first, data.features.labels["token_labels"][first]] = 1.0
     scores[first[-2:]] = np.eye(len(labels))[labels.index(tags[0][4])]
-    metrics = compute_metrics(config, examples, data, scores, labels).metrics
+    metrics = task_methods(config.kind).compute_metrics(config, examples, data, scores, labels).metrics
     if scheme == "plain":
         assert "accuracy" in metrics and not {"f1", "precision", "recall"} & set(metrics)
         assert data.notes[0].startswith("tags mark no entities")

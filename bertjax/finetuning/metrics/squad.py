@@ -6,7 +6,6 @@ answer that fits best.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import string
 from collections import Counter
@@ -22,52 +21,13 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-@dataclasses.dataclass(frozen=True)
-class AnswerScores:
-    """Exact matches and word overlap of `total` questions, in percent, as the scripts print them."""
-
-    exact_match: float
-    f1: float
-    total: int
-
-
-@dataclasses.dataclass(frozen=True)
-class BestThreshold:
-    """Scores in percent with the best threshold for no answer, which is selected on the scored questions themselves."""
-
-    exact_match: float
-    exact_match_threshold: float
-    f1: float
-    f1_threshold: float
-
-
-@dataclasses.dataclass(frozen=True)
-class SquadScores:
-    """Scores of all questions and of the two kinds; None if there are none of a kind; `best` needs scores."""
-
-    overall: AnswerScores
-    has_answer: AnswerScores | None
-    no_answer: AnswerScores | None
-    best: BestThreshold | None
-
-    def metrics(self) -> dict[str, float]:
-        """Returns `exact_match`, `f1`; with both kinds of questions also `has_answer_f1`, ...; `best_f1`, ..."""
-        scores_by_name = {"exact_match": self.overall.exact_match, "f1": self.overall.f1}
-        if self.has_answer is not None and self.no_answer is not None:
-            for kind, scores in (("has_answer", self.has_answer), ("no_answer", self.no_answer)):
-                scores_by_name |= {f"{kind}_exact_match": scores.exact_match, f"{kind}_f1": scores.f1}
-        if self.best is not None:
-            scores_by_name |= {f"best_{name}": value for name, value in dataclasses.asdict(self.best).items()}
-        return scores_by_name
-
-
 def squad_scores(
     gold: Mapping[str, Sequence[str]],
     predicted: Mapping[str, str],
     no_answer_scores: Mapping[str, float] | None = None,
     threshold: float | None = None,
     version: str = "1.1",
-) -> SquadScores:
+) -> dict[str, float]:
     """Scores answers by question id.
 
     Args:
@@ -77,6 +37,11 @@ def squad_scores(
         threshold: "" replaces an answer whose score of no answer is above it; None: never.
         version: "1.1" or "2.0". They differ for texts that are empty after normalisation ("the"): in 1.1 their F1 is
             0, in 2.0 they equal no answer, and such gold answers are ignored.
+
+    Returns:
+        Exact matches and word overlap in percent, as the scripts print them: `exact_match`, `f1`; with both kinds of
+        questions also `has_answer_f1`, `no_answer_f1`, ...; with scores of no answer also `best_f1`,
+        `best_f1_threshold`, ..., by the best threshold, which is selected on the scored questions themselves.
 
     Raises:
         UserError: ids differ, a score is missing or nan, or a question has no answer in 1.1.
@@ -89,7 +54,7 @@ def squad_scores(
     if version == "1.1" and not answerable.all():
         raise UserError(f"question {ids[int(answerable.argmin())]!r} has no answer: score it with version 2.0")
     raw = np.array([_question_scores(gold[name], predicted[name], version) for name in ids], np.float64)  # [n, 2]
-    against, best = None, None
+    against, best = None, {}
     if no_answer_scores is not None:
         _require_ids(gold, no_answer_scores, "score of no answer")
         against = np.array([no_answer_scores[name] for name in ids], np.float64)
@@ -101,7 +66,10 @@ def squad_scores(
         if against is None:
             raise UserError("a threshold for no answer needs the scores of no answer")
         scores = np.where((against > threshold)[:, None], (~answerable)[:, None].astype(np.float64), raw)
-    return SquadScores(_mean(scores), _mean_of(scores, answerable), _mean_of(scores, ~answerable), best)
+    metrics = _means(scores)
+    if answerable.any() and not answerable.all():
+        metrics |= _means(scores[answerable], "has_answer_") | _means(scores[~answerable], "no_answer_")
+    return metrics | best
 
 
 def normalized(text: str) -> str:
@@ -138,19 +106,15 @@ def _require_ids(gold: Mapping[str, object], values: Mapping[str, object], what:
         raise UserError(f"question {missing!r} has no {what}")
 
 
-def _mean(scores: np.ndarray) -> AnswerScores:
+def _means(scores: np.ndarray, prefix: str = "") -> dict[str, float]:
     exact_match, f1 = 100.0 * scores.mean(axis=0)
-    return AnswerScores(float(exact_match), float(f1), len(scores))
-
-
-def _mean_of(scores: np.ndarray, chosen: np.ndarray) -> AnswerScores | None:
-    return _mean(scores[chosen]) if chosen.any() else None
+    return {f"{prefix}exact_match": float(exact_match), f"{prefix}f1": float(f1)}
 
 
 def _best_threshold(
     raw: np.ndarray, against: np.ndarray, answerable: np.ndarray, answered: np.ndarray
-) -> BestThreshold:
-    """Returns the threshold with the highest score, the lowest of several equal ones.
+) -> dict[str, float]:
+    """Returns the best scores and their thresholds: the threshold with the highest score, the lowest of several equal ones.
 
     Like the script, it begins with no answer anywhere and lets the questions be answered one by one in the order of
     their scores of no answer, lowest first; so it may stop between equal scores, where no threshold can.
@@ -163,4 +127,9 @@ def _best_threshold(
     lowest = 0.0 if against.min() >= 0 else float(np.nextafter(against.min(), -np.inf))
     thresholds = [lowest if count == 0 else float(against[order[count - 1]]) for count in totals.argmax(axis=0)]
     best = 100.0 * totals.max(axis=0) / len(raw)
-    return BestThreshold(float(best[0]), thresholds[0], float(best[1]), thresholds[1])
+    return {
+        "best_exact_match": float(best[0]),
+        "best_exact_match_threshold": thresholds[0],
+        "best_f1": float(best[1]),
+        "best_f1_threshold": thresholds[1],
+    }
