@@ -114,7 +114,7 @@ def _means(scores: np.ndarray, prefix: str = "") -> dict[str, float]:
 def _best_threshold(
     raw: np.ndarray, against: np.ndarray, answerable: np.ndarray, answered: np.ndarray
 ) -> dict[str, float]:
-    """Returns the best scores and their thresholds: the threshold with the highest score, the lowest of several equal ones.
+    """Returns the highest scores with their thresholds, the lowest of several equal ones.
 
     Like the script, it begins with no answer anywhere and lets the questions be answered one by one in the order of
     their scores of no answer, lowest first; so it may stop between equal scores, where no threshold can.

@@ -6,7 +6,7 @@ Folders of the code of NomicBERT's authors (nomic-ai/contrastors) are read as we
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
 from typing import Any
 
 from bertjax.config.model import EncoderConfig
@@ -150,33 +150,23 @@ def _gte_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def _rest_parser(theta: float) -> Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]]:
-    """Returns the `parse_rest` of a family whose config class has this base."""
-
-    def parse(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-        size = parse_fields(values, {"head_dim": ("size", None, int)}, where)["size"]
-        shared = size is None or size * fields["num_heads"] == fields["hidden_size"]
-        return {"global_rope_theta": _parse_theta(values, theta, where), "head_size": None if shared else size}
-
-    return parse
+def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str, theta: float) -> dict[str, Any]:
+    """Returns base and head size, with `theta` as the base of the config class."""
+    size = parse_fields(values, {"head_dim": ("size", None, int)}, where)["size"]
+    shared = size is None or size * fields["num_heads"] == fields["hidden_size"]
+    return {"global_rope_theta": _parse_theta(values, theta, where), "head_size": None if shared else size}
 
 
-def _parser_with_types(theta: float) -> Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]]:
-    """Returns the `parse_rest` of a family whose classes always look up token types."""
-    parse_rest = _rest_parser(theta)
-
-    def parse(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-        if fields["type_vocab_size"] == 0:
-            raise UserError(f"{where}: type_vocab_size must be at least 1, for classes that look up token types")
-        return parse_rest(values, fields, where)
-
-    return parse
+def _parse_with_types(values: dict[str, Any], fields: dict[str, Any], where: str, theta: float) -> dict[str, Any]:
+    """Returns what `_parse_rest` does, for classes that always look up token types."""
+    if fields["type_vocab_size"] == 0:
+        raise UserError(f"{where}: type_vocab_size must be at least 1, for classes that look up token types")
+    return _parse_rest(values, fields, where, theta)
 
 
 def _parse_gte(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """The one dropout rate applies inside the feed-forward block as well."""
-    rest = _rest_parser(160_000.0)(values, fields, where)
-    return {**rest, "activation_dropout": fields["hidden_dropout"]}
+    return {**_parse_rest(values, fields, where, 160_000.0), "activation_dropout": fields["hidden_dropout"]}
 
 
 def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
@@ -233,7 +223,7 @@ _FAMILIES = (
         "pad_vocab_size_multiple parallel_block_tied_norm reorder_and_upcast_attn scale_attn_by_inverse_layer_idx "
         "scale_attn_weights summary_activation summary_first_dropout summary_proj_to_labels summary_type "
         "summary_use_proj use_flash_attn use_xentropy",
-        parse_rest=_parser_with_types(1_000.0),
+        parse_rest=functools.partial(_parse_with_types, theta=1_000.0),
         render_rest=_render_rest,
         old_classes={"NomicBertForPreTraining": "NomicBertForMaskedLM"},
         prefix="nomic_bert.",
@@ -260,7 +250,7 @@ _FAMILIES = (
         structure={**_ROTARY, **roberta.FAMILY.structure},
         constants={"tie_word_embeddings": True, "use_cache": True},
         refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
-        parse_rest=_parser_with_types(20_000.0),
+        parse_rest=functools.partial(_parse_with_types, theta=20_000.0),
         render_rest=_render_rest,
         prefix="roberta.",
     ),
