@@ -132,7 +132,7 @@ def predict(
     values = [inputs] if isinstance(inputs, os.PathLike) else list(inputs)
     if not values:
         return []
-    opened = _open_finetuned(model)
+    opened = _open(model, finetuned=True)
     options = PredictOptions(
         infer_task_kind(opened.model, kind or (opened.trained.kind if opened.trained else None)),
         text_column,
@@ -300,32 +300,25 @@ def make_objective(
     return build.make_objective(checked_config(config, overrides), vocabulary)
 
 
-def _open(source: ModelSource, head: str | None = None) -> _Opened:
+def _open(source: Any, head: str | None = None, *, finetuned: bool = False) -> _Opened:
     """Loads a model with its tokenizer, the settings of its finetuning and its pooling.
 
     Args:
         source: what the API takes as a model.
         head: chooses the first network with this head, in a run with several.
+        finetuned: loads an encoder-decoder whole.
     """
+    if finetuned and isinstance(source, PretrainedEncoderDecoder):
+        return _Opened(*_open_generative(source), None, None, None)
     if isinstance(source, PretrainedModel):
         with tokenizer_folder(source.tokenizer_files, source.module_files) as folder:
             return _Opened(source, load_tokenizer(folder), None, None, pooling_of(folder, EmbedOptions()))
     folder = require_model(os.fspath(source))
     require_one_label(folder)
     trained = trained_task(source.workdir if isinstance(source, Run) else folder)
+    if finetuned:
+        return _Opened(*load_finetuned(folder, trained)[:2], None, trained, None)
     return _Opened(*load_model(folder, head), trained, pooling_of(folder, EmbedOptions()))
-
-
-def _open_finetuned(source: ModelSource | PretrainedEncoderDecoder) -> _Opened:
-    """Loads a model as `_open` does, an encoder-decoder whole."""
-    if isinstance(source, PretrainedEncoderDecoder):
-        return _Opened(*_open_generative(source), None, None, None)
-    if isinstance(source, PretrainedModel):
-        return _open(source)
-    folder = require_model(os.fspath(source))
-    require_one_label(folder)
-    trained = trained_task(source.workdir if isinstance(source, Run) else folder)
-    return _Opened(*load_finetuned(folder, trained)[:2], None, trained, None)
 
 
 def _open_generative(model: ModelSource | PretrainedEncoderDecoder) -> Generative:

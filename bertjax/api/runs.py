@@ -129,7 +129,7 @@ def open_run(workdir: Folder) -> Run:
     Raises:
         UserError: The directory is not a work directory.
     """
-    folder = _path(workdir)
+    folder = local_copy(workdir)
     cfg = read_config(folder)
     log = read_log(folder / "metrics.jsonl")
     with contextlib.closing(build.open_checkpoints(cfg, folder, read_only=True)) as checkpoints:
@@ -161,7 +161,7 @@ def pretrain(config: Config, workdir: Folder, *, overrides: Mapping[str, Any] | 
         UserError: Config or data are unsuitable, or `workdir` holds another run.
         KeyboardInterrupt: After Ctrl-C, when the state is saved; the same call resumes.
     """
-    runs.pretrain(_config(config, overrides), _path(workdir))
+    runs.pretrain(_config(config, overrides), local_copy(workdir))
     return open_run(workdir)
 
 
@@ -181,7 +181,7 @@ def finetune(config: Config, workdir: Folder, *, overrides: Mapping[str, Any] | 
         UserError: Config, model or data are unsuitable, or `workdir` holds another run.
         KeyboardInterrupt: After Ctrl-C, when the state is saved; the same call resumes.
     """
-    runs.finetune(_config(config, overrides), _path(workdir))
+    runs.finetune(_config(config, overrides), local_copy(workdir))
     return open_run(workdir)
 
 
@@ -210,7 +210,7 @@ def sweep(
         UserError: Nothing is held out, or a combination is not a valid config.
     """
     axes = [f"{key}={','.join(map(str, values))}" for key, values in (grid or {}).items()]
-    return runs.sweep(_config(config, overrides), _path(workdir), seeds, axes)
+    return runs.sweep(_config(config, overrides), local_copy(workdir), seeds, axes)
 
 
 @python_errors()
@@ -284,7 +284,7 @@ def export(
             dtype=dtype,
             max_shard_bytes=parse_size("max_shard_size", max_shard_size),
         )
-    return _path(folder)
+    return local_copy(folder)
 
 
 def _config(config: Config, overrides: Mapping[str, Any] | None) -> ConfigDict:
@@ -294,9 +294,5 @@ def _config(config: Config, overrides: Mapping[str, Any] | None) -> ConfigDict:
     return cfg
 
 
-def _path(path: Folder) -> Path:
-    return local_copy(path)
-
-
 def _workdir(run: Folder | Run) -> Path:
-    return run.workdir if isinstance(run, Run) else _path(run)
+    return run.workdir if isinstance(run, Run) else local_copy(run)

@@ -155,10 +155,10 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
         return _plan_native(config, heads, (str(error),))
     except KeyError as error:  # a table of the family has no word for the value
         return _plan_native(config, heads, (f"{error.args[0]}",))
-    differing, in_sidecar = compare_configs(config, hf_config, heads, keymap, required)
+    stored = select_stored_heads(keymap, required, heads)
+    differing, in_sidecar = compare_configs(config, hf_config, heads, stored)
     if in_sidecar != differing:
         return _plan_native(config, heads, tuple(name for name in differing if name not in in_sidecar))
-    stored = _select_stored_heads(keymap, required, heads)
     paths = _find_sidecar_paths(config, heads, stored, family, keymap)
     return ExportPlan(config, heads, family, architecture, keymap, stored, paths, in_sidecar)
 
@@ -169,10 +169,15 @@ def _plan_native(config: EncoderConfig, heads: tuple[str, ...], unsupported: tup
     return ExportPlan(config, heads, None, architecture, keymap, heads, unsupported=unsupported)
 
 
-def _select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
+def select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the heads that model.safetensors holds: the required ones, and others that their names identify.
 
     Two heads may share a name (`classifier.weight`): then only the class says whose it is.
+
+    Args:
+        keymap: names of the model.
+        required: heads of its class.
+        heads: its heads.
     """
     names = {head: {entry.tensor for entry in keymap.entries if entry.head == head} for head in HEADS}
     used = {name for head in required for name in names[head]}
@@ -208,7 +213,7 @@ def _find_sidecar_paths(
 
 
 def compare_configs(
-    config: EncoderConfig, other: EncoderConfig, heads: tuple[str, ...], keymap: KeyMap, required: tuple[str, ...]
+    config: EncoderConfig, other: EncoderConfig, heads: tuple[str, ...], stored: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Compares two configs by what they compute.
 
@@ -216,13 +221,11 @@ def compare_configs(
         config: the model.
         other: the model that its config.json describes.
         heads: its heads.
-        keymap: its names.
-        required: heads of its class.
+        stored: those that model.safetensors holds.
 
     Returns:
         (fields that change an output, those among them that only parts in the sidecar read).
     """
-    stored = _select_stored_heads(keymap, required, heads)
     differing = differing_fields(config, other, heads)
     return differing, tuple(name for name in differing if _is_in_sidecar(name, heads, stored))
 

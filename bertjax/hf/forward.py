@@ -24,18 +24,9 @@ class ModelOutput(NamedTuple):
     other heads have no output.
 
     Attributes:
-        last_hidden_state: [B, S, D].
-        pooler_output: [B, D].
-        mlm_logits: [B, S, V].
-        pair_logits: [B, 2].
-        rtd_logits: [B, S], positive = replaced.
-        sequence_logits: [B, K].
-        token_logits: [B, S, K].
-        start_logits: [B, S], of the first token of an answer.
-        end_logits: [B, S], of its last token.
-        hidden_states: [L + 1, B, S, D], embeddings first.
-        target_hidden_states: [L + 1, B, T, D].
-        memory: [L, B, M, D].
+        rtd_logits: positive = replaced.
+        start_logits, end_logits: scores of the first and the last token of an answer.
+        hidden_states, target_hidden_states: states of all L layers, embeddings first.
     """
 
     last_hidden_state: Float[Array, "B S D"]

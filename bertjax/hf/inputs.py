@@ -63,9 +63,9 @@ def check_inputs(
     ids = _check_ids("input_ids", input_ids, None, config.vocab_size)
     if config.bi_data and len(ids) % 2:
         raise UserError(f"bi_data reads the second half of a batch backwards: {len(ids)} sequences must be even")
-    mask = np.ones(ids.shape, np.int32) if attention_mask is None else np.asarray(attention_mask)
-    if mask.shape != ids.shape or not np.isin(mask, (0, 1)).all():
-        raise UserError(f"attention_mask must hold 0 and 1 in shape {list(ids.shape)}, as input_ids")
+    mask = np.ones_like(ids)
+    if attention_mask is not None:
+        mask = _check_binary("attention_mask", attention_mask, ids.shape)
     types = np.zeros_like(ids)
     if token_type_ids is not None and (config.type_vocab_size or config.relative_segments):
         types = _check_ids("token_type_ids", token_type_ids, ids.shape, config.type_vocab_size or _UNBOUNDED)

@@ -13,7 +13,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
-from bertjax.hf.export_plan import ExportPlan, compare_configs
+from bertjax.hf.export_plan import ExportPlan, compare_configs, select_stored_heads
 from bertjax.hf.keymap import Tensors, tensors_to_params
 from bertjax.hf.keymaps.family import Family
 from bertjax.hf.safe_files import CONFIG, read_json, read_safetensors, write_safetensors
@@ -66,9 +66,8 @@ def read_sidecar(
         raise UserError(f"{where}: family = {config.family!r}; {CONFIG} is of the family {family.name!r}")
     architecture = family.architecture_for(heads)
     rendered = family.render_config(config, architecture)
-    differing, in_sidecar = compare_configs(
-        config, hf_config, heads, family.make_keymap(config), family.architectures[architecture]
-    )
+    stored = select_stored_heads(family.make_keymap(config), family.architectures[architecture], heads)
+    differing, in_sidecar = compare_configs(config, hf_config, heads, stored)
     contradictions = [
         (key, rendered[key], values[key])
         for key in sorted((rendered.keys() & values.keys()) - _CHANGED_BY_TRANSFORMERS)

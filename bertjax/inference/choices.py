@@ -16,10 +16,11 @@ from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.generate import Generative, require_generative, with_token_ids
 from bertjax.inference.pseudo_likelihood import Likelihoods, PartScores, causal_parts, sum_parts
-from bertjax.inference.text_batches import TOKENS_PER_BATCH, TokenizedTexts, batch_by_length
+from bertjax.inference.text_batches import TOKENS_PER_BATCH, TokenizedTexts, batch_by_length, require_max_length
 from bertjax.models.generation import start_token
 
 NORMS = ("tokens", "characters", "none")
+_ADVICE = "; take fewer examples in the prompt"
 
 
 def score_continuations(
@@ -47,7 +48,7 @@ def score_continuations(
     require_generative(model)
     if isinstance(model, PretrainedModel):
         texts = _joined(tokenizer, prompts, continuations)
-        _require_length(texts.lengths, max_input_length(model.config), prompts)
+        require_max_length(texts.lengths, max_input_length(model.config), prompts, _ADVICE)
         parts = causal_parts(model, texts, tokens)
     else:
         parts = _target_parts(model, tokenizer, prompts, continuations, tokens)
@@ -106,10 +107,10 @@ def _target_parts(
     sources = [np.array(tokenizer.encode_with_specials(text)) for text in prompts]
     targets = [np.array([*tokenizer.encode_batch([text.strip()])[0], tokenizer.sep_id]) for text in continuations]
     lengths = np.array([len(each) for each in sources])
-    _require_length(lengths, max_input_length(model.config.encoder), prompts)
-    _require_length(np.array([len(each) for each in targets]), max_input_length(model.config.decoder), continuations)
-    width, done = -(-max(map(len, targets)) // 8) * 8, 0
+    require_max_length(lengths, max_input_length(model.config.encoder), prompts, _ADVICE)
     limit = max_input_length(model.config.decoder)
+    require_max_length(np.array([len(each) for each in targets]), limit, continuations, _ADVICE)
+    width, done = -(-max(map(len, targets)) // 8) * 8, 0
     width = width if limit is None else min(width, limit)
     for batch in batch_by_length(lengths, max_input_length(model.config.encoder), max(1, tokens // 2)):
         source, source_mask = _padded([sources[each] for each in batch.members], batch.length)
@@ -127,12 +128,3 @@ def _padded(ids: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.ndar
     padded = np.zeros(mask.shape, np.int32)
     padded[mask] = np.concatenate(ids)
     return padded, mask.astype(np.int32)
-
-
-def _require_length(lengths: np.ndarray, limit: int | None, texts: Sequence[str]) -> None:
-    if limit is not None and lengths.max() > limit:
-        text = texts[int(np.argmax(lengths))]
-        raise UserError(
-            f"a text of {lengths.max():,} tokens is longer than the {limit} that the model reads: {text[:60]!r}...; "
-            "take fewer examples in the prompt"
-        )

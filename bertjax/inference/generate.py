@@ -9,13 +9,14 @@ import jax
 import numpy as np
 
 from bertjax.config.generation import GenerationConfig
+from bertjax.config.model import EncoderConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.generate import generation_settings
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.text_batches import TOKENS_PER_BATCH, batch_by_length
+from bertjax.inference.text_batches import TOKENS_PER_BATCH, batch_by_length, require_max_length
 from bertjax.models.generation import generate
 
 Generative = PretrainedModel | PretrainedEncoderDecoder
@@ -75,11 +76,7 @@ class Generator:
         """
         ids = [self.encode(text) for text in texts]
         lengths, limit = np.array([len(each) for each in ids]), self._limit()
-        if texts and limit is not None and lengths.max() > limit:
-            text = texts[int(np.argmax(lengths))]
-            raise UserError(
-                f"a prompt of {lengths.max():,} tokens is longer than the {limit} of the model: {text[:60]!r}"
-            )
+        require_max_length(lengths, limit, texts)
         results: list[list[GeneratedText]] = [[] for _ in texts]
         done = 0
         for batch in batch_by_length(lengths, limit, self.tokens) if texts else ():
@@ -115,7 +112,7 @@ class Generator:
         return ids
 
     def _limit(self) -> int | None:
-        return max_input_length(reader_config(self.model))
+        return max_input_length(encoder_of(self.model))
 
     def _generate(self, ids: Sequence[Sequence[int]], indices: np.ndarray) -> list[list[GeneratedText]]:
         length = max(map(len, ids))
@@ -137,7 +134,7 @@ class Generator:
         return GeneratedText(text, float(score), len(ids), ended)
 
 
-def reader_config(model: Generative) -> Any:
+def encoder_of(model: Generative) -> EncoderConfig:
     """Returns the config of the network that reads the inputs."""
     return model.config if isinstance(model, PretrainedModel) else model.config.encoder
 

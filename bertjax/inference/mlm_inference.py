@@ -79,7 +79,7 @@ def masked_token_logits(
     with jax.default_matmul_precision("float32"):
         return _jitted_logits(
             model.params,
-            _inputs(model, batch),
+            check_inputs(model.config, model.heads, *batch),
             jax.device_put(masked),
             jax.device_put(positions),
             model.config,
@@ -99,20 +99,14 @@ def masked_token_log_probs(
     """Computes the log-probabilities of target tokens, in nats.
 
     Args:
-        model: a model with an MLM head.
-        batch: the texts.
-        masked: True for masked tokens.
-        positions: the positions to predict.
+        model, batch, masked, positions: as of `masked_token_logits`.
         targets: ids of the tokens whose probability is computed.
         mode: how tokens are masked; None: not at all (causal models predict the next token).
     """
+    inputs = check_inputs(model.config, model.heads, *batch)
     arrays = jax.device_put((masked, positions, targets))
     with jax.default_matmul_precision("float32"):
-        return _log_probs(model.params, _inputs(model, batch), *arrays, model.config, model.heads, mode)
-
-
-def _inputs(model: PretrainedModel, batch: TokenBatch) -> Inputs:
-    return check_inputs(model.config, model.heads, *batch)
+        return _log_probs(model.params, inputs, *arrays, model.config, model.heads, mode)
 
 
 def _logits(

@@ -12,7 +12,6 @@ import numpy as np
 
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.extensions import TASK_KINDS
-from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
 from bertjax.config.task_kinds import Seq2SeqTaskConfig
@@ -30,10 +29,10 @@ from bertjax.finetuning.readers.examples import Examples, QaExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, task_methods
 from bertjax.finetuning.token_features import TokenData
-from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
+from bertjax.inference.generate import Generative, encoder_of
 from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, WordSpans, name_flags
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
 from bertjax.training.sharding import make_mesh
@@ -43,7 +42,7 @@ _NUM_LENGTHS = 5  # sequence lengths: max_length, its half, its quarter, ...
 Prediction = dict[str, Any]
 
 
-def infer_task_kind(model: PretrainedModel | PretrainedEncoderDecoder, requested: str | None = None) -> str:
+def infer_task_kind(model: Generative, requested: str | None = None) -> str:
     """Returns the kind of task that a model was finetuned for, according to its heads.
 
     A head for classes with one label is regression, as in transformers.
@@ -80,14 +79,7 @@ def infer_task_kind(model: PretrainedModel | PretrainedEncoderDecoder, requested
     return fitting[0]
 
 
-def encoder_of(model: PretrainedModel | PretrainedEncoderDecoder) -> EncoderConfig:
-    """Returns the config of what reads a text."""
-    return model.config if isinstance(model, PretrainedModel) else model.config.encoder
-
-
-def make_task_config(
-    model: PretrainedModel | PretrainedEncoderDecoder, kind: str, trained: TaskConfig | None = None, **overrides: Any
-) -> TaskConfig:
+def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = None, **overrides: Any) -> TaskConfig:
     """Returns the settings with which examples are read for a model.
 
     Args:

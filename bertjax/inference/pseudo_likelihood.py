@@ -74,13 +74,13 @@ def score_texts(
     mode = default_mode(model) if mode is None else mode
     require_one_of("score", mode, MODES)
     model = _read_forwards(model)
-    encoded = TextEncoder(tokenizer)(texts)
+    encoded, limit = TextEncoder(tokenizer)(texts), max_input_length(model.config, model.heads)
     if mode == "likelihood":
         encoded = _prepend(encoded, tokenizer.cls_id)
-        require_max_length(model, encoded, texts)
+        require_max_length(encoded.lengths, limit, texts)
         parts = causal_parts(_require_causal(model), encoded, tokens)
     else:
-        require_max_length(model, encoded, texts)
+        require_max_length(encoded.lengths, limit, texts)
         mask_mode = choose_mask_mode(model, tokenizer.mask_id, two_streams)
         parts = _masked_parts(model, encoded, mask_mode, mode == "within-word", tokens)
     return sum_parts(parts, len(encoded), on_progress)

@@ -10,8 +10,6 @@ import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.hf.inputs import max_input_length
-from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import TokenBatch
 
 TOKENS_PER_BATCH = 8192
@@ -132,20 +130,20 @@ def _concatenate(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *(np.asarray(each, np.int32) for each in lists)])
 
 
-def require_max_length(model: PretrainedModel, texts: TokenizedTexts, originals: Sequence[str]) -> None:
-    """Raises `UserError` for a text that is longer than the model can read.
+def require_max_length(lengths: np.ndarray, limit: int | None, texts: Sequence[str], advice: str = "") -> None:
+    """Raises `UserError` for a text that is longer than the model can read; names the longest.
 
     Args:
-        model: the model.
-        texts: the texts.
-        originals: the texts before tokenisation, for the message.
+        lengths: tokens of each text [n].
+        limit: most tokens that the model can read; None: any.
+        texts: the texts before tokenisation.
+        advice: end of the message.
     """
-    limit = max_input_length(model.config, model.heads)
-    over = np.flatnonzero(texts.lengths > (_UNBOUNDED if limit is None else limit))
-    if len(over):
+    if limit is not None and lengths.max(initial=0) > limit:
+        text = texts[int(np.argmax(lengths))]
         raise UserError(
-            f"a text of {texts.lengths[over[0]]:,} tokens is longer than the {limit} that the model reads: "
-            f"{originals[over[0]][:60]!r}..."
+            f"a text of {lengths.max():,} tokens is longer than the {limit} that the model reads: "
+            f"{text[:60]!r}...{advice}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -124,14 +125,7 @@ def optimization(run: RunRecord) -> str:
 def speed(run: RunRecord) -> str:
     """Returns charts of throughput, MFU, padding, data wait and memory."""
     charts = [
-        Chart(
-            f"chart-{key}",
-            title,
-            _train_and_eval(run, key),
-            number_format,
-            note,
-            zero=True,
-        )
+        _pair(run, key, title, number_format=number_format, note=note, zero=True)
         for key, (title, number_format, note) in _SPEED.items()
         if f"train/{key}" in run.metrics
     ]
@@ -166,14 +160,7 @@ def _anomalies(run: RunRecord) -> str:
     if not listing and not run.jumps:
         return '<p class="quiet">Anomalies: none.</p>' if run.metrics else ""
     charts = [
-        Chart(
-            f"chart-{key}",
-            f"Anomalies: {name}",
-            _train_and_eval(run, key),
-            "count",
-            "Since the start of the run.",
-            zero=True,
-        )
+        _pair(run, key, f"Anomalies: {name}", number_format="count", note="Since the start of the run.", zero=True)
         for key, name in _ANOMALIES.items()
         if counts.get(name)
     ]
@@ -198,10 +185,9 @@ def _train_and_eval(run: RunRecord, key: str) -> list[Line]:
     return lines
 
 
-def _pair(
-    run: RunRecord, key: str, title: str, number_format: str = "plain", note: str = "", log: bool = False
-) -> Chart:
-    return Chart(f"chart-{_ident(key)}", title, _train_and_eval(run, key), number_format, note, log)
+def _pair(run: RunRecord, key: str, title: str, **options: Any) -> Chart:
+    """Returns the chart of a metric, with further fields of `Chart`."""
+    return Chart(f"chart-{_ident(key)}", title, _train_and_eval(run, key), **options)
 
 
 def _number_format(run: RunRecord, key: str) -> str:

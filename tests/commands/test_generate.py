@@ -122,7 +122,7 @@ BAD = {
     "both": (["generate", "the cat", "--in", "t.tsv"], "give texts, or a file of them with --in"),
     "setting": (["generate", "the cat", "--top-p", "2"], "--top-p must lie in (0, 1]"),
     "table": (["generate", "the cat", "--max-new-tokens", "99"], "the model has 64 positions"),
-    "long": (["generate", "the cat " * 40], "a prompt of 81 tokens is longer than the 64 of the model"),
+    "long": (["generate", "the cat " * 40], "a text of 81 tokens is longer than the 64 that the model reads"),
     "folder": (["generate", "the cat", "--out", "none/o.jsonl"], "none"),
     "template": (
         ["score-choices", "--in", "t.tsv", "--template", "{text}", *CHOICES],

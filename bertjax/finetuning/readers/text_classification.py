@@ -34,7 +34,7 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
             for key, value in zip(values, row, strict=True):
                 values[key].append(value)
     texts, pairs = (
-        [_text(value, str(names[key]), where, errors) for value, where in zip(column, locations, strict=True)]
+        [require_text(value, str(names[key]), where, errors) for value, where in zip(column, locations, strict=True)]
         if (column := values.get(f"task.{key}")) is not None
         else None
         for key in ("text_column", "pair_column")
@@ -70,10 +70,6 @@ def class_label(config: TaskConfig, value: Any, where: str) -> str:
     if not name or isinstance(value, list | dict):
         raise UserError(f"{where}: no label in the column of task.label_column; every example needs one")
     return name
-
-
-def _text(value: Any, name: str, where: str, errors: str) -> str:
-    return value if type(value) is str and value.isascii() else require_text(value, name, where, errors)
 
 
 def score_number(value: Any, where: str) -> float:

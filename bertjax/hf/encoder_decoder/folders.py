@@ -71,19 +71,16 @@ def read_weights(folder: str | os.PathLike[str]) -> EncoderDecoderWeights:
     folder = local_model(folder)
     values, architecture = read_config_json(folder)
     where, family = f"{folder / CONFIG}", find_family(values["model_type"])
-    if family is None:
-        config = native.parse_config(values, where)
-    else:
-        if architecture != family.architecture:
-            raise UserError(f"{where}: class {architecture} is not supported; {family.architecture} is")
-        config = family.parse_config(values, where)
+    if family is not None and architecture != family.architecture:
+        raise UserError(f"{where}: class {architecture} is not supported; {family.architecture} is")
+    config = (family or native).parse_config(values, where)
     raw, file = read_tensors(folder, architecture)
     if family is not None and "encoder.pooler.dense.weight" in raw:
         config = dataclasses.replace(config, encoder_heads=("pooler",))
     layers = config.encoder.num_layers + config.decoder.num_layers
     if layers > len(raw) and family is None and config.encoder.num_groups is None:  # building them might not end
         raise UserError(f"{file}: config.json claims {layers} layers, but there are {len(raw)} tensors")
-    keymap = native.make_keymap(config) if family is None else family.make_keymap(config)
+    keymap = (family or native).make_keymap(config)
     tensors = _with_defaults(keymap, keymap.canonicalize(raw, file))
     params = tensors_to_params(keymap, tensors, (), file)
     generation = {key: value for key, value in values.items() if key in GENERATION_KEYS and value is not None}
@@ -99,23 +96,9 @@ def write_folder(
     max_shard_bytes: int,
     card: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a folder that `transformers` loads, and reads it back to compare.
+    """Writes the folder of a model.
 
-    A model that no class of `config.family` can hold is written in the native format, with classes of its own that
-    `transformers` runs with `trust_remote_code=True`, and with a warning that names the reason. The folder appears
-    under its name after the comparison only. Equal parameters give equal bytes.
-
-    Args:
-        folder: a new or empty folder, or with `overwrite` an earlier export.
-        model: the model.
-        overwrite: replace an earlier export.
-        dtype: type of the weights: float32, bfloat16 or float16.
-        max_shard_bytes: larger weights are split into files of this size, with an index.
-        card: facts for README.md; see `model_card.render_facts`.
-
-    Raises:
-        UserError: the folder holds something else, or the disk refused.
-        ExportError: the model read back is not the model in memory.
+    Args: as of `PretrainedEncoderDecoder.save_pretrained`, which describes the errors, too.
     """
     folder, config = Path(folder).absolute(), unpadded(model.config)
     require_free(folder, overwrite)
@@ -161,7 +144,7 @@ def _limitation(config: EncoderDecoderConfig) -> str:
 
 def _to_tensors(config: EncoderDecoderConfig, params: Params, family: EncoderDecoderFamily | None) -> Tensors:
     """Returns all tensors of a file; layers that towers share are written twice for classes that do not share them."""
-    keymap = native.make_keymap(config) if family is None else family.make_keymap(config)
+    keymap = (family or native).make_keymap(config)
     tensors = params_to_tensors(keymap, params, float32_config(config.encoder), ())
     tensors |= {} if family is None else family.constants(config)
     if family is None or config.sharing != "all":
@@ -183,8 +166,7 @@ def _without_padding(params: Params, config: EncoderDecoderConfig) -> Params:
 def _config_json(
     model: EncoderDecoderWeights, config: EncoderDecoderConfig, family: EncoderDecoderFamily | None
 ) -> dict[str, Any]:
-    rendered = native.render_config(config) if family is None else family.render_config(config)
-    return _token_ids(model, TOKEN_IDS) | rendered
+    return _token_ids(model, TOKEN_IDS) | (family or native).render_config(config)
 
 
 def _token_ids(model: EncoderDecoderWeights, names: tuple[str, ...]) -> dict[str, Any]:
@@ -204,7 +186,7 @@ def _verify(folder: Path, model: EncoderDecoderWeights, tensors: Tensors, family
     """Reads a written folder and compares it with the model in memory: tensors, config, parameters, other files."""
     compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     back, config = read_weights(folder), model.config
-    render = native.render_config if family is None else family.render_config
+    render = (family or native).render_config
     expected, values = render(config), render(back.config)
     differing = [f"{CONFIG}: {key}" for key in sorted(expected) if expected[key] != values.get(key)]
     leaves = flatten_tree(back.params)

@@ -27,11 +27,7 @@ class EncoderDecoderOutput(NamedTuple):
     """Outputs of an encoder-decoder, named as in `transformers`; S tokens of the source, T of the target.
 
     Attributes:
-        logits: [B, T, V].
-        encoder_last_hidden_state: [B, S, D].
-        decoder_last_hidden_state: [B, T, D].
-        encoder_hidden_states: [L + 1, B, S, D], embeddings first; None if they were not requested.
-        decoder_hidden_states: [L + 1, B, T, D].
+        encoder_hidden_states, decoder_hidden_states: embeddings first; None if they were not requested.
     """
 
     logits: Float[Array, "B T V"]
@@ -116,7 +112,11 @@ class PretrainedEncoderDecoder(EncoderDecoderWeights):
         max_shard_bytes: int = 5_000_000_000,
         card: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes a folder that `transformers` loads, and reads it back to compare; see `folders.write_folder`.
+        """Writes a folder that `transformers` loads, and reads it back to compare.
+
+        A model that no class of `config.family` can hold is written in the native format, with classes of its own that
+        `transformers` runs with `trust_remote_code=True`, and with a warning that names the reason. The folder appears
+        under its name after the comparison only. Equal parameters give equal bytes.
 
         Args:
             folder: a new or empty folder, or with `overwrite` an earlier export.
@@ -124,6 +124,10 @@ class PretrainedEncoderDecoder(EncoderDecoderWeights):
             dtype: type of the weights: float32, bfloat16 or float16.
             max_shard_bytes: larger weights are split into files of this size, with an index.
             card: facts for README.md; see `model_card.render_facts`.
+
+        Raises:
+            UserError: the folder holds something else, or the disk refused.
+            ExportError: the model read back is not the model in memory.
         """
         write_folder(folder, self, overwrite, dtype, max_shard_bytes, card)
 

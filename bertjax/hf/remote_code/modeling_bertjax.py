@@ -88,34 +88,7 @@ class BertjaxLanguageModel(BertjaxPreTrainedModel):
 class BertjaxForMaskedLM(BertjaxLanguageModel):
     """Predicts masked tokens."""
 
-    def __init__(self, config: BertjaxConfig):
-        super().__init__(config)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> MaskedLMOutput:
-        """Scores the vocabulary for every masked token; `labels` are ids [B, S], -100 where there is no loss.
-
-        Args: as in `BertjaxModel.forward`.
-        """
-        options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
-        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
-        logits, outputs = self.score_tokens(input_ids, inputs)
-        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **options)
-        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
-
-
-class BertjaxForCausalLM(BertjaxLanguageModel, GenerationMixin):
-    """Predicts the next token of a causal encoder; generation runs without a cache."""
+    output_class: type[ModelOutput] = MaskedLMOutput
 
     def __init__(self, config: BertjaxConfig):
         super().__init__(config)
@@ -131,8 +104,8 @@ class BertjaxForCausalLM(BertjaxLanguageModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Any,
-    ) -> CausalLMOutput:
-        """Scores the vocabulary for every next token; `labels` are ids [B, S], -100 where there is no loss.
+    ) -> ModelOutput:
+        """Scores the vocabulary for every masked or next token; `labels` are ids [B, S], -100 where there is no loss.
 
         Args: as in `BertjaxModel.forward`.
         """
@@ -141,7 +114,14 @@ class BertjaxForCausalLM(BertjaxLanguageModel, GenerationMixin):
         inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
         logits, outputs = self.score_tokens(input_ids, inputs)
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **options)
-        return CausalLMOutput(loss, logits[:, -last:] if last else logits, outputs.hidden_states, outputs.attentions)
+        logits = logits[:, -last:] if last else logits
+        return self.output_class(loss, logits, outputs.hidden_states, outputs.attentions)
+
+
+class BertjaxForCausalLM(BertjaxForMaskedLM, GenerationMixin):
+    """Predicts the next token of a causal encoder; generation runs without a cache."""
+
+    output_class = CausalLMOutput
 
     def prepare_inputs_for_generation(  # type: ignore[override]
         self,
