@@ -44,7 +44,7 @@ from bertjax.experiment.workdir import (
     write_config,
 )
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.fill_mask import encode_sentences, fill_mask
+from bertjax.inference.fill_mask import encode_sentences, fill_masks
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
 from bertjax.training.schedules import join_schedules
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
@@ -285,7 +285,7 @@ def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Pa
     network_params = exp.objective.network_params(params, name)
     model = PretrainedModel(float32_config(network.config), network_params, network.heads)
     two_streams = exp.objective.config.two_streams
-    predictions = fill_mask(model, prepared.tokenizer, sentences, two_streams=two_streams)
-    for sentence, fillings in zip(sentences, predictions, strict=True):
+    predictions = fill_masks(model, prepared.tokenizer, sentences, two_streams=two_streams)
+    for sentence, masks in zip(sentences, predictions, strict=True):
         print(sentence)
-        print("    " + "  ".join(f"{filling.token} {filling.probability:.2f}" for filling in fillings))
+        print("    " + "  ".join(f"{filling.token} {filling.probability:.2f}" for filling in masks[0]))

@@ -94,13 +94,13 @@ class TaskBatches:
         self.num_steps = math.ceil(epochs * self.steps_per_epoch)
         num_epochs = math.ceil(self.num_steps / self.steps_per_epoch)
         self._orders = [_order(orders, epoch, seed, len(features)) for epoch in range(num_epochs)]
-        if group_by_length and not packing:
+        grouped = group_by_length and not packing
+        if grouped:
             self._orders = [self._group(order, epoch, seed) for epoch, order in enumerate(self._orders)]
         self._sequence_of = [self._pack(order, packing) for order in self._orders]
         self._used = [self._count_sequences(packed) for packed in self._sequence_of]
         self.needed_sequences = -(-np.concatenate(self._used) // sequence_multiple) * sequence_multiple
         self.num_batch_shapes = num_batch_shapes
-        grouped = group_by_length and not packing
         self.sizes = tuple(sizes) or choose_batch_sizes(self.needed_sequences, 1 if grouped else num_batch_shapes)
         if grouped:
             self.needed_lengths = np.concatenate([self._round_lengths(order) for order in self._orders])
@@ -246,17 +246,10 @@ class EvalBatches(Sequence[Batch]):
     sequences.
 
     Args:
-        features: the windows.
+        features, pad_id, vocab_size, seq_len, target_len, packing, share, name: as of `TaskBatches`.
         batch_size: sequences per batch.
-        pad_id: id of padding.
-        vocab_size: size of the model's vocabulary.
-        seq_len: tokens of a sequence; None: the length of the longest window.
-        target_len: tokens of a sequence of targets; None: the length of the longest target.
-        packing: whether windows share sequences.
         num_lengths: without packing, the number of sequence lengths: `seq_len`, a half, a quarter, ... of it; each is
             one more shape to compile.
-        share: which sequences of a batch this process makes.
-        name: name of the split, for messages.
 
     Raises:
         UserError: a window does not fit, or a token id is outside the vocabulary.

@@ -91,12 +91,7 @@ def text_data(
 ) -> TextData:
     """Returns the features of classification and regression.
 
-    Args:
-        config: settings of the task.
-        examples: the texts.
-        tokenizer: the tokenizer of the model.
-        labels: names of the classes.
-        training: lets `task.swap_pairs` double the pairs.
+    Args: as of `TaskMethods.make_features`; `training` lets `task.swap_pairs` double the pairs.
 
     Raises:
         UserError: a label is unknown, or `task.truncation` cannot make a pair fit.

@@ -100,7 +100,7 @@ class TaskMethods:
         raise NotImplementedError
 
     def compute_metrics(
-        self, config: TaskConfig, examples: Any, data: Any, scores: np.ndarray, labels: tuple[str, ...]
+        self, config: TaskConfig, examples: Any, data: Any, scores: Any, labels: tuple[str, ...]
     ) -> EvalResult:
         """Scores the predictions for labelled examples; knows neither model nor jax.
 
@@ -108,7 +108,7 @@ class TaskMethods:
             config: Settings of the task.
             examples: Result of `read`.
             data: Result of `make_features`.
-            scores: Outputs of the head: [n, K] by window, or one per token of the features.
+            scores: Outputs of the head: [n, K] by window, or [total, K] by token of the features; or texts.
             labels: Names of the K labels.
         """
         raise NotImplementedError

@@ -69,12 +69,8 @@ def qa_data(
     The question comes first; in families that are padded on the left (XLNet), the context. A window holds the answer
     if all of it is inside; else the labels of start and end are the summary token.
 
-    Args:
-        config: settings of the task.
-        examples: the questions.
-        tokenizer: the tokenizer of the model.
-        labels: not used.
-        training: leaves out questions whose answer is not at its offset.
+    Args: as of `TaskMethods.make_features`, of which `labels` is not used; `training` leaves out questions whose
+        answer is not at its offset.
 
     Raises:
         UserError: no question is left.

@@ -74,10 +74,7 @@ def seq2seq_data(config: TaskConfig, examples: TextExamples, tokenizer: Tokenize
     A source is arranged as the tokenizer's family arranges a text. A target ends with the same last token; it begins
     with the first one only where the decoder starts with the last one (BART: `</s> <s> text` predicts `<s> text </s>`).
 
-    Args:
-        config: settings of the task.
-        examples: the texts.
-        tokenizer: the tokenizer of both towers.
+    Args: as of `TaskMethods.make_features`.
 
     Raises:
         UserError: a source has no token.

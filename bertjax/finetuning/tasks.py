@@ -89,12 +89,7 @@ def make_features(
 ) -> TaskData:
     """Returns the features of examples.
 
-    Args:
-        config: settings of the task.
-        examples: result of `read_examples`.
-        tokenizer: the tokenizer of the model.
-        labels: names of the labels, those that `collect_labels` returns for the training data.
-        training: whether the features are trained on: pairs may be swapped, unusable questions are left out.
+    Args: as of `TaskMethods.make_features`.
 
     Raises:
         UserError: a label is unknown, or an example cannot be made to fit.
@@ -131,7 +126,7 @@ class Regression(TaskMethods):
     def compute_metrics(
         self, config: TaskConfig, examples: Any, data: TextData, scores: np.ndarray, labels: tuple[str, ...]
     ) -> EvalResult:
-        return EvalResult(regression_scores(data.features.labels["score_labels"], scores[:, 0]).metrics())
+        return EvalResult(regression_scores(data.features.labels["score_labels"], scores[:, 0])._asdict())
 
     def records(
         self, config: TaskConfig, scores: np.ndarray, labels: tuple[str, ...], top_k: int | None

@@ -69,12 +69,7 @@ def token_data(
 ) -> TokenData:
     """Returns the features of token classification; a sentence beyond `task.max_length` loses its last words.
 
-    Args:
-        config: settings of the task.
-        examples: the sentences.
-        tokenizer: the tokenizer of the model.
-        labels: names of the labels.
-        training: adds a remark on the scheme of the labels.
+    Args: as of `TaskMethods.make_features`; `training` adds a remark on the scheme of the labels.
 
     Raises:
         UserError: a tag is unknown.

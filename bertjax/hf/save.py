@@ -154,11 +154,7 @@ def verify_export(
     Args:
         folder: what `save_pretrained` wrote.
         params: parameters in memory, rounded to `dtype`.
-        config: architecture in memory.
-        heads: heads that `params` holds.
-        dtype: type of the weights.
-        tokenizer: the tokenizer that was written, if any.
-        sample_texts: training text, for the comparison of tokenizers.
+        config, heads, dtype, tokenizer, sample_texts: as of `save_pretrained`.
 
     Raises:
         ExportError: something differs.

@@ -107,10 +107,8 @@ def save_sentence_transformers(
         model: its heads are left out.
         pooling: how the library pools.
         tokenizer: replaces the model's own tokenizer files.
-        card: facts for README.md; see `render_model_card`.
-        overwrite: replace an earlier export.
-        sample_texts: training text, to compare tokenizers.
-        **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
+        card, overwrite, sample_texts: as of `save_pretrained`.
+        **storage: `dtype` and `max_shard_bytes`, likewise.
 
     Raises:
         UserError: the tokenizer is missing, `max_length` exceeds the positions, or the model represents a text by its

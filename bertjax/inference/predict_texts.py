@@ -21,10 +21,7 @@ class TextPredictor:
     """Maps examples to records with the generated `text`; the search is that of generation_config.json.
 
     Args:
-        model: the model.
-        tokenizer: its tokenizer.
-        config: settings of its task.
-        tokens: token slots of a batch.
+        model, tokenizer, config, tokens: as of `Predictor`.
     """
 
     def __init__(

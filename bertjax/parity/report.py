@@ -16,14 +16,11 @@ class TableRow:
     """The worst of all cases of a class in a direction.
 
     Args:
-        family: family of the cases.
-        model_class: class of `transformers`.
-        direction: from `DIRECTIONS`.
+        family, model_class, direction, tolerance: as of `Measurement`.
         cases: their number.
         hidden: largest absolute difference of a hidden state; None = none was compared.
         outputs: largest difference of logits and pooled vectors.
         names: True if tensors and config.json come back as written; None = not tested in this direction.
-        tolerance: largest difference that agrees.
         agrees: all quantities agree.
     """
 

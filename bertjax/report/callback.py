@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.report.probe_log import ProbeLog
+from bertjax.report.probe_log import Probe, ProbeLog
 from bertjax.report.render import render
 from bertjax.types import Params
 
-Probe = tuple[str, dict[str, Any]]
 FAILED = "warning: {what} failed ({error}); training continues without it (printed once)"
 
 

@@ -29,6 +29,8 @@ from bertjax.io.jsonl import read_log, to_line
 
 FILE = "probes.jsonl"
 Record = dict[str, Any]
+Probe = tuple[str, dict[str, Any]]
+"""Kind and fields of a record."""
 
 
 class ProbeLog:

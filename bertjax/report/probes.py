@@ -25,6 +25,7 @@ from bertjax.hf.inputs import Inputs, check_inputs
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import fill_masks
 from bertjax.models.model import bind
+from bertjax.report.probe_log import Probe
 from bertjax.types import Params
 
 MAX_TOKENS = 24
@@ -36,7 +37,6 @@ NUM_LOOKS = 4
 """Number of probes of attention and neighbors in a run, the last one at its end."""
 NUM_DEFAULT_TOKENS = 8
 
-Probe = tuple[str, dict[str, Any]]
 Result = TypeVar("Result")
 
 

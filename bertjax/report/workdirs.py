@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import has_checkpoints, hold_workdir, read_config, read_settings
@@ -18,9 +18,6 @@ from bertjax.report.compare import compare as compare_runs
 from bertjax.report.probe_log import ProbeLog, Record
 from bertjax.report.render import render
 from bertjax.report.run_record import RunRecord, read_run
-
-if TYPE_CHECKING:
-    from bertjax.experiment.load import StoredRun
 
 
 def report(workdir: Path, with_probes: bool = False) -> Path:
@@ -59,26 +56,20 @@ def _probe(workdir: Path) -> None:
     """Writes the probes of the newest checkpoint into the probe log."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from bertjax.experiment.load import load_run
-
-    with hold_workdir(workdir):  # a run in progress probes by itself
-        _write_probes(workdir, load_run(workdir))
-
-
-def _write_probes(workdir: Path, run: StoredRun) -> None:
     from bertjax.report.training_callbacks import probes, run_facts
 
-    exp = run.experiment
-    record = read_run(workdir)
-    log = ProbeLog(workdir, record.step)
-    # Only the run itself knew how full its batches were.
-    stored = {name: record.facts[name] for name in ("phases", "rows") if name in record.facts}
-    log.describe(run_facts(exp, run.meta.get("tokens"), None) | stored)
-    model_probes = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
-    probed = model_probes(run.step, run.params)
-    probed += [] if any(kind == "neighbors" for kind, _ in probed) else model_probes.probe_internals(run.params)
-    log.forget(run.step)
-    for kind, fields in probed:
-        log.write(run.step, kind, **fields)
+    with hold_workdir(workdir):  # a run in progress probes by itself
+        run, record = load_run(workdir), read_run(workdir)
+        log = ProbeLog(workdir, record.step)
+        # Only the run itself knew how full its batches were.
+        stored = {name: record.facts[name] for name in ("phases", "rows") if name in record.facts}
+        log.describe(run_facts(run.experiment, run.meta.get("tokens"), None) | stored)
+        model_probes = probes(run.experiment, run.tokenizer, run.tokenizer.vocabulary().counts)
+        probed = model_probes(run.step, run.params)
+        probed += [] if any(kind == "neighbors" for kind, _ in probed) else model_probes.probe_internals(run.params)
+        log.forget(run.step)
+        for kind, fields in probed:
+            log.write(run.step, kind, **fields)
 
 
 def compare(folders: Sequence[Path], out: Path | None = None) -> None:

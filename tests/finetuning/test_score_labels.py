@@ -151,7 +151,7 @@ def test_numbers_where_nothing_is_defined() -> None:
     nearly = regression_scores([1.0, 2.0, 3.0], [1e9, 1e9, 1e9 + 1e-6])  # scipy would warn
     assert isinstance(nearly, RegressionScores)
     column = regression_scores(np.arange(4.0), np.arange(4.0)[:, None] * 2)  # a head with one label
-    assert column.pearson == pytest.approx(1.0) and set(column.metrics()) == {"pearson", "spearman", "mse"}
+    assert column.pearson == pytest.approx(1.0) and set(column._asdict()) == {"pearson", "spearman", "mse"}
 
 
 @pytest.mark.parametrize(

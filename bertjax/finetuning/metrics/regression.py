@@ -22,10 +22,6 @@ class RegressionScores(NamedTuple):
     spearman: float
     mse: float
 
-    def metrics(self) -> dict[str, float]:
-        """Returns the scores by name."""
-        return self._asdict()
-
 
 def regression_scores(gold: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> RegressionScores:
     """Scores predicted numbers in float64.

@@ -61,11 +61,7 @@ def jsonl_rows(path: str, columns: Columns, header: bool | None = None, errors: 
 def parallel_rows(where: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
     """Yields the pairs of lines of two files, as the columns source and target.
 
-    Args:
-        where: SOURCE:TARGET or PREFIX:en-de.
-        columns: The columns to read.
-        header: Not read.
-        errors: "strict", or "replace" for invalid UTF-8.
+    Args: as of `tsv_rows`, with SOURCE:TARGET or PREFIX:en-de; `header` is not read.
 
     Raises:
         UserError: the files have different numbers of lines.
@@ -225,11 +221,7 @@ def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: 
 def hub_rows(where: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
     """Yields the rows of a hub data set; ids of classes become names, and -1, an unknown class on the hub, None.
 
-    Args:
-        where: NAME[:CONFIG[:SPLIT]].
-        columns: The columns to read.
-        header: Not read.
-        errors: Not read.
+    Args: as of `tsv_rows`, with NAME[:CONFIG[:SPLIT]]; `header` and `errors` are not read.
 
     Raises:
         UserError: the Hub has no such data, or cannot be reached.

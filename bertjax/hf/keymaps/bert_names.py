@@ -78,10 +78,8 @@ def output_entries(prefix: str, config: EncoderConfig, width: str, norms: NormNa
     """Returns what follows the attention scores in every layer.
 
     Args:
-        prefix: what the names begin with.
-        config: the model.
+        prefix, config, norms: as of `layer_entries`.
         width: letter of the axis of all heads together.
-        norms: names of the norms.
     """
     param, tensor = "encoder/layers/{L}", f"{prefix}.encoder.layer.{{L}}"
     return (

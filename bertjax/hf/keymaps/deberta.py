@@ -128,16 +128,7 @@ def _embedding_entries(config: EncoderConfig) -> tuple[Entry, ...]:
 
 
 def parse_shared(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-    """Returns the fields that both versions have under the same keys.
-
-    Args:
-        values: config.json.
-        fields: fields that were parsed before.
-        where: the file to name in errors.
-
-    Raises:
-        UserError: a key would change what is computed in a way that is not supported.
-    """
+    """Returns the fields that both versions have under the same keys. Args: as of `Family.parse_rest`."""
     width = fields["hidden_size"]
     refuse(values, where, "pooler_hidden_size", (width,), "the pooler is as wide as the encoder")
     flags = parse_fields(values, {**_FLAGS, "embedding_size": ("width", width, int)}, where)

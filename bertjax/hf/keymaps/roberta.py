@@ -25,10 +25,7 @@ from bertjax.hf.keymaps.family import (
 def make_keymap(config: EncoderConfig, prefix: str = "roberta", norms: names.NormNames = names.AFTER) -> KeyMap:
     """Returns the names of the parameters of a RoBERTa, or of a family with its tensors.
 
-    Args:
-        config: the model.
-        prefix: what the names begin with.
-        norms: names of the norms.
+    Args: as of `bert.make_keymap`.
     """
     return KeyMap(
         entries=(
