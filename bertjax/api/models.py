@@ -347,13 +347,7 @@ def tokenizer_folder(files: Mapping[str, bytes], others: Mapping[str, bytes] | N
 
 
 def _predictor(opened: _Opened, options: PredictOptions, first: JsonRecord | None) -> Predictor | TextPredictor:
-    """Returns the predictor of a model; that of a loaded model is compiled once for several calls.
-
-    Args:
-        opened: the model.
-        options: its settings.
-        first: first record of the examples.
-    """
+    """Returns the predictor of a model, by the first record; that of a loaded model is compiled once for many calls."""
     cached = _predictors.setdefault(opened.model, {})
     is_pair = first is not None and "pair" in first.values
     if (options, is_pair) not in cached:

@@ -51,14 +51,7 @@ def check_inputs(
     Args:
         config: the model that will read them.
         heads: its heads; the enhanced decoder of the MLM head limits the length.
-        input_ids: [B, S].
-        attention_mask: [B, S], 1 = real token; None = all tokens are real.
-        token_type_ids: [B, S]; None, or a model without token types = zeros.
-        position_ids: [B, S], indices into the position table as in `transformers` (RoBERTa's first position is 2); None
-            = counted from the first token.
-
-    Raises:
-        UserError: an id lies outside its table (JAX would clamp it silently), or a shape or type is wrong.
+        input_ids, attention_mask, token_type_ids, position_ids: as of `PretrainedModel.__call__`, with its errors.
     """
     ids = _check_ids("input_ids", input_ids, None, config.vocab_size)
     if config.bi_data and len(ids) % 2:
@@ -91,9 +84,7 @@ def check_two_stream_inputs(
     Args:
         config: the model that will read them.
         shape: [B, S] of the other inputs.
-        memory: [L, B, M, D], as an earlier call returned it.
-        perm_mask: [B, S, S], 1 = masked.
-        target_mapping: [B, T, S], one-hot over the tokens.
+        memory, perm_mask, target_mapping: as of `PretrainedModel.__call__`.
 
     Raises:
         UserError: a shape or a value is wrong, or the model has no second stream.

@@ -121,12 +121,7 @@ def is_encoder_decoder(values: dict[str, Any]) -> bool:
 
 
 def _require_family(values: dict[str, Any], where: str, folder: Path) -> Family | None:
-    """Returns the family of a config.json, None for our format.
-
-    Args:
-        values: config.json.
-        where: the file or name to name in errors.
-        folder: its folder, which may lack the weights.
+    """Returns the family of a config.json in a folder, which may lack the weights; None for our format.
 
     Raises:
         UserError: the model is not supported; names the nearest that is.

@@ -41,12 +41,13 @@ class PretrainedModel(ModelWeights):
         Args:
             input_ids: [B, S].
             attention_mask: [B, S], 1 = real token; None = all tokens are real.
-            token_type_ids: [B, S]; None = zeros.
-            position_ids: [B, S], indices into the position table as in `transformers` (RoBERTa's first position is 2).
+            token_type_ids: [B, S]; None, or a model without token types = zeros.
+            position_ids: [B, S], indices into the position table as in `transformers` (RoBERTa's first position is 2);
+                None = counted from the first token.
             output_hidden_states: also return the states of all layers.
             memory: XLNet's `mems` as an earlier call returned them, [L, B, M, D].
             perm_mask: XLNet's, [B, S, S], 1 = masked.
-            target_mapping: XLNet's, [B, T, S], one-hot.
+            target_mapping: XLNet's, [B, T, S], one-hot over the tokens.
             output_memory: return the memory for the next call.
 
         Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -18,6 +17,7 @@ from bertjax.inference.text_batches import (
     TextEncoder,
     TokenizedTexts,
     batch_by_length,
+    read_forwards,
 )
 
 _MEAN = Pooling()
@@ -48,9 +48,7 @@ class Embedder:
         tokens: int = TOKENS_PER_BATCH,
     ) -> None:
         self.pooling, self.num_truncated, self._tokens = pooling, 0, tokens
-        model = drop_heads(model)
-        # With bi_data half of a batch would be read backwards.
-        self._model = dataclasses.replace(model, config=dataclasses.replace(model.config, bi_data=False))
+        self._model = model = read_forwards(drop_heads(model))
         require_readable(model.config, pooling.max_length, "--max-length")
         self.max_length = pooling.max_length or max_input_length(model.config) or model.config.max_position_embeddings
         self._encoder = TextEncoder(tokenizer, self.max_length)

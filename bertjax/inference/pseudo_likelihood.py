@@ -11,7 +11,6 @@ texts, if the tokenizer has one; else it has no probability.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ from bertjax.inference.text_batches import (
     TextEncoder,
     TokenizedTexts,
     batch_by_length,
+    read_forwards,
     require_max_length,
 )
 
@@ -73,12 +73,13 @@ def score_texts(
     """
     mode = default_mode(model) if mode is None else mode
     require_one_of("score", mode, MODES)
-    model = _read_forwards(model)
+    model = read_forwards(model)
     encoded, limit = TextEncoder(tokenizer)(texts), max_input_length(model.config, model.heads)
     if mode == "likelihood":
         encoded = _prepend(encoded, tokenizer.cls_id)
         require_max_length(encoded.lengths, limit, texts)
-        parts = causal_parts(_require_causal(model), encoded, tokens)
+        _require_causal(model)
+        parts = causal_parts(model, encoded, tokens)
     else:
         require_max_length(encoded.lengths, limit, texts)
         mask_mode = choose_mask_mode(model, tokenizer.mask_id, two_streams)
@@ -183,16 +184,8 @@ def _prepend(texts: TokenizedTexts, separator: int) -> TokenizedTexts:
     )
 
 
-def _require_causal(model: PretrainedModel) -> PretrainedModel:
+def _require_causal(model: PretrainedModel) -> None:
     if not model.config.causal:
         raise UserError("this model reads both sides of a word: its texts have no likelihood; take score=pll")
     if "mlm" not in model.heads:
         raise UserError("this model has no MLM head")
-    return model
-
-
-def _read_forwards(model: PretrainedModel) -> PretrainedModel:
-    """Returns the model without XLNet's bi_data, which reads half of a batch backwards."""
-    if not model.config.bi_data:
-        return model
-    return dataclasses.replace(model, config=dataclasses.replace(model.config, bi_data=False))

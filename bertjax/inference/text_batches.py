@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import TokenBatch
 
 TOKENS_PER_BATCH = 8192
@@ -145,6 +146,11 @@ def require_max_length(lengths: np.ndarray, limit: int | None, texts: Sequence[s
             f"a text of {lengths.max():,} tokens is longer than the {limit} that the model reads: "
             f"{text[:60]!r}...{advice}"
         )
+
+
+def read_forwards(model: PretrainedModel) -> PretrainedModel:
+    """Returns the model without XLNet's bi_data, which reads half of a batch backwards."""
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, bi_data=False))
 
 
 class TextBatch(NamedTuple):

@@ -14,7 +14,7 @@ from test_remote_code import BATCH, LENGTH, TOLERANCE, VOCAB, make_batch, mixtur
 
 from bertjax.config.encoder_decoder import SHARINGS, EncoderDecoderConfig, as_decoder
 from bertjax.errors import UserError
-from bertjax.hf.encoder_decoder import native
+from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.io.tree_paths import flatten_tree
@@ -92,7 +92,10 @@ def test_two_towers_run_without_bertjax(tmp_path: Path, caplog: pytest.LogCaptur
         check(tmp_path / "exports", pairs()[1:2])
     assert "bertjax's native format; transformers runs it with trust_remote_code=True" in caplog.text
     files = {path.name for path in (tmp_path / "exports" / "00").iterdir()}
-    assert files >= {*native.code_files(), "generation_config.json"} and "modeling_bertjax.py" not in files
+    assert (
+        files >= {*native_format.code_files("encoder_decoder"), "generation_config.json"}
+        and "modeling_bertjax.py" not in files
+    )
     assert (
         'AutoModelForSeq2SeqLM.from_pretrained("PATH_OR_NAME", trust' in (tmp_path / "exports/00/README.md").read_text()
     )

@@ -16,6 +16,7 @@ import numpy as np
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import float32_config
 from bertjax.errors import UserError
+from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder import native
 from bertjax.hf.encoder_decoder.families import family_of, find_family
 from bertjax.hf.encoder_decoder.family import GENERATION_KEYS, TOKEN_IDS, EncoderDecoderFamily
@@ -110,7 +111,7 @@ def write_folder(
         log.warning(
             "%s is written in bertjax's native format; %s (%s)", folder, _PRIVATE if private else _RUN, limitation
         )
-        files |= {} if private else native.code_files()
+        files |= {} if private else native_format.code_files("encoder_decoder")
     tensors, values = _to_tensors(config, params, family), _config_json(model, config, family) | {"dtype": dtype}
     files[CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
     files |= generation_file(_generation(model, family))

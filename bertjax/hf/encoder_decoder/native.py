@@ -27,11 +27,6 @@ def is_private(config: EncoderDecoderConfig) -> bool:
     return any(tower.attention_class is not None for tower in (config.encoder, config.decoder))
 
 
-def code_files() -> dict[str, bytes]:
-    """Returns the contents of the modules that a folder brings along, by file name."""
-    return native_format.code_files("encoder_decoder")
-
-
 def render_config(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Returns the config.json of a model, without ids of tokens."""
     heads = {"encoder": config.encoder_heads, "decoder": DECODER_HEADS}

@@ -267,19 +267,23 @@ class BertjaxModel(BertjaxPreTrainedModel):
         return hidden[:, {"first": 0, "last": -1}[self.config.pooling]]
 
     def decode(
-        self, states: tuple[Tensor, ...], table: nn.Embedding, input_ids: Tensor | None, inputs: dict[str, Any]
+        self,
+        states: tuple[Tensor, ...],
+        table: nn.Embedding,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
     ) -> Tensor:
         """Runs the last layer twice over queries that start with an absolute position (DeBERTa's decoder) [B, S, D].
 
         Args:
             states: hidden states of all layers.
             table: absolute positions.
-            input_ids: [B, S].
-            inputs: further arguments of `forward`.
+            input_ids, attention_mask, position_ids: as in `forward`.
         """
-        source, mask = states[-2], inputs.get("attention_mask")
-        positions = self.position_ids(source, input_ids, inputs.get("position_ids"))
-        last, mask = len(states) - 2, None if mask is None else mask.bool()
+        source, last = states[-2], len(states) - 2
+        positions = self.position_ids(source, input_ids, position_ids)
+        mask = None if attention_mask is None else attention_mask.bool()
         context = self.context(source, positions, torch.zeros_like(positions), mask, self.config.is_local(last))
         hidden, distances = source + table(positions.clamp(min=0)), self.distances(source)
         for _ in range(2):

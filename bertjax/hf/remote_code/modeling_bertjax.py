@@ -32,28 +32,6 @@ from .heads_bertjax import (
 )
 
 
-def encoder_inputs(
-    attention_mask: Tensor | None,
-    token_type_ids: Tensor | None,
-    position_ids: Tensor | None,
-    inputs_embeds: Tensor | None,
-    kwargs: dict[str, Any],
-) -> dict[str, Any]:
-    """Returns the keyword arguments of `BertjaxModel.forward` (`Trainer` reads the names in a class's signature).
-
-    Args:
-        attention_mask, token_type_ids, position_ids, inputs_embeds: as in `BertjaxModel.forward`.
-        kwargs: further ones.
-    """
-    return {
-        "attention_mask": attention_mask,
-        "token_type_ids": token_type_ids,
-        "position_ids": position_ids,
-        "inputs_embeds": inputs_embeds,
-        **kwargs,
-    }
-
-
 class BertjaxLanguageModel(BertjaxPreTrainedModel):
     """Base of the classes with a head that predicts tokens."""
 
@@ -72,15 +50,18 @@ class BertjaxLanguageModel(BertjaxPreTrainedModel):
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.mlm_head.decoder = new_embeddings
 
-    def score_tokens(self, input_ids: Tensor | None, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
-        """Returns scores of the vocabulary [B, S, V], and the outputs of the encoder."""
+    def score_tokens(self, *inputs: Tensor | None, **options: Any) -> tuple[Tensor, Any]:
+        """Returns scores of the vocabulary [B, S, V], and the outputs of the encoder. Args: as in `BertjaxModel`."""
         enhanced = self.config.enhanced_decoder
-        with_states = inputs.pop("output_hidden_states", None)
+        with_states = options.pop("output_hidden_states", None)
         with_states = self.config.output_hidden_states if with_states is None else with_states
-        outputs = self.encoder(input_ids, output_hidden_states=with_states or enhanced, **inputs)
+        outputs = self.encoder(*inputs, output_hidden_states=with_states or enhanced, **options)
         hidden = outputs.last_hidden_state
         if enhanced:
-            hidden = self.encoder.decode(outputs.hidden_states, self.decoder_positions, input_ids, inputs)
+            input_ids, attention_mask, _, position_ids, *_ = inputs
+            hidden = self.encoder.decode(
+                outputs.hidden_states, self.decoder_positions, input_ids, attention_mask, position_ids
+            )
         outputs.hidden_states = outputs.hidden_states if with_states else None
         return self.mlm_head(hidden), outputs
 
@@ -111,8 +92,8 @@ class BertjaxForMaskedLM(BertjaxLanguageModel):
         """
         options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
         last = kwargs.pop("logits_to_keep", 0)
-        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
-        logits, outputs = self.score_tokens(input_ids, inputs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        logits, outputs = self.score_tokens(*inputs, **kwargs)
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **options)
         logits = logits[:, -last:] if last else logits
         return self.output_class(loss, logits, outputs.hidden_states, outputs.attentions)
@@ -187,8 +168,8 @@ class BertjaxForPreTraining(BertjaxLanguageModel):
             **kwargs: as in `BertjaxModel.forward`.
         """
         kwargs.pop("num_items_in_batch", None)
-        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
-        tokens, outputs = self.score_tokens(input_ids, inputs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        tokens, outputs = self.score_tokens(*inputs, **kwargs)
         pair = None if self.pair_head is None else self.pair_head(outputs.pooler_output)
         replaced = None if self.rtd_head is None else self.rtd_head(outputs.last_hidden_state)
         losses = []
@@ -230,8 +211,7 @@ class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
         Args: as in `BertjaxModel.forward`.
         """
         kwargs.pop("num_items_in_batch", None)
-        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
-        outputs = self.encoder(input_ids, **inputs)
+        outputs = self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         mask = None if attention_mask is None else attention_mask.bool()
         if self.config.pooling == "late":
             logits = self.encoder.summary(self.sequence_head(outputs.last_hidden_state), mask)
@@ -271,8 +251,7 @@ class BertjaxForTokenClassification(BertjaxPreTrainedModel):
         Args: as in `BertjaxModel.forward`.
         """
         options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
-        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
-        outputs = self.encoder(input_ids, **inputs)
+        outputs = self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits = self.token_head(outputs.last_hidden_state)
         loss = None if labels is None else self.loss_function(logits, labels, self.config, **options)
         return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
@@ -304,8 +283,7 @@ class BertjaxForQuestionAnswering(BertjaxPreTrainedModel):
         Args: as in `BertjaxModel.forward`.
         """
         kwargs.pop("num_items_in_batch", None)
-        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
-        outputs = self.encoder(input_ids, **inputs)
+        outputs = self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         start, end = self.answer_head(outputs.last_hidden_state).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
