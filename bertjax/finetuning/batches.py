@@ -194,11 +194,8 @@ class TaskBatches:
         lengths = np.array([self.lengths_at(step) for step in steps])
         return (np.array([self.num_sequences_at(step) for step in steps])[:, None] * lengths).sum(axis=0)
 
-    def window_numbers(self, cursor: int) -> np.ndarray:
-        """Returns the indices of the windows of batch `cursor`, in order, int32 [windows]."""
-        return self._windows(cursor)[0]
-
-    def _windows(self, cursor: int) -> tuple[np.ndarray, np.ndarray]:
+    def windows(self, cursor: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the indices of the windows of batch `cursor`, in order, and their sequences, int32 [windows] each."""
         if cursor < 0:
             raise ValueError(f"a cursor cannot be negative: {cursor}")
         epoch, step = divmod(cursor, self.steps_per_epoch)
@@ -207,7 +204,7 @@ class TaskBatches:
 
     def batch(self, cursor: int, chosen: SequenceIndex = ALL_SEQUENCES) -> Batch:
         """Returns batch number `cursor`, or only the chosen sequences of it."""
-        numbers, sequence_of = self._windows(cursor)
+        numbers, sequence_of = self.windows(cursor)
         seq_len, *target_len = self.lengths_at(cursor)
         size = (self.num_sequences_at(cursor), seq_len, self.max_examples)
         return make_batch(self.features, numbers, sequence_of, size, self.pad_id, chosen, *target_len)

@@ -66,11 +66,10 @@ def push_to_hub(
 
     Args:
         folder: what `save_pretrained` wrote.
-        repo: OWNER/NAME.
+        repo, api: as of `check_repository`.
         private: visibility of a new repository; an existing one keeps its own.
         overwrite: replace the files of an existing repository, in one commit.
         message: commit message.
-        api: the Hub; None = `huggingface_hub.HfApi()`.
 
     Raises:
         UserError: as `check_repository`; or the folder is not an export, or the Hub refused it.

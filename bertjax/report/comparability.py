@@ -18,37 +18,37 @@ from bertjax.report.sections import metric_names, token_losses
 
 AXES = ("step", "tokens", "FLOPs")
 PROBE = "probe.json"
-_SAME_LOSS = ("objective",)
-_SAME_TEXT = (
-    "eval_fraction",
-    "example_format",
-    "packing",
-    "pack_examples",
-    "seq_len",
-    "lowercase",
-    "short_seq_prob",
-    "sop_drop_single_sentences",
-)
-_SAME_TASK = (
-    "kind",
-    "eval",
-    "text_column",
-    "pair_column",
-    "label_column",
-    "labels",
-    "header",
-    "tokens.tag_scheme",
-    "max_length",
-    "truncation",
-    "qa.doc_stride",
-    "qa.max_question_length",
-    "qa.max_answer_length",
-    "qa.n_best_size",
-    "qa.allow_no_answer",
-    "qa.null_score_diff_threshold",
-    "class_weights",
-)
-_SAME_EVAL = ("num_batches", "batch_size")
+_SAME = [
+    "objective",
+    "data.eval_fraction",
+    "data.example_format",
+    "data.packing",
+    "data.pack_examples",
+    "data.seq_len",
+    "data.lowercase",
+    "data.short_seq_prob",
+    "data.sop_drop_single_sentences",
+    "task.kind",
+    "task.eval",
+    "task.text_column",
+    "task.pair_column",
+    "task.label_column",
+    "task.labels",
+    "task.header",
+    "task.tokens.tag_scheme",
+    "task.max_length",
+    "task.truncation",
+    "task.qa.doc_stride",
+    "task.qa.max_question_length",
+    "task.qa.max_answer_length",
+    "task.qa.n_best_size",
+    "task.qa.allow_no_answer",
+    "task.qa.null_score_diff_threshold",
+    "task.class_weights",
+    "eval.num_batches",
+    "eval.batch_size",
+]
+"""Keys that a held-out loss depends on, besides its text and the tokenizer."""
 
 
 class ComparedRun(NamedTuple):
@@ -193,15 +193,11 @@ def group_comparable(runs: Iterable[ComparedRun]) -> list[Group]:
 
 def _loss_key(each: ComparedRun) -> str:
     """Returns everything that a held-out loss depends on besides the weights, as JSON."""
-    run, data = each.run, each.run.setting("data") or {}
+    run = each.run
     recorded = run.facts.get("sources")  # those of all phases
     trained = recorded.get("train") if isinstance(recorded, dict) else None
-    sources = data.get("eval_sources") or trained or data.get("sources")
-    parts: list[Any] = [run.setting(key) for key in _SAME_LOSS]
-    parts += [data.get(key) for key in _SAME_TEXT] + [sources, each.tokenizer]
-    parts += [run.setting(f"task.{key}") for key in _SAME_TASK]
-    parts += [run.setting(f"eval.{key}") for key in _SAME_EVAL]
-    return json.dumps(parts, sort_keys=True, default=str)
+    sources = run.setting("data.eval_sources") or trained or run.setting("data.sources")
+    return json.dumps([*map(run.setting, _SAME), sources, each.tokenizer], sort_keys=True, default=str)
 
 
 def _letters(index: int) -> str:

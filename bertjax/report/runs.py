@@ -70,14 +70,7 @@ def _print_next_steps(cfg: ConfigDict, workdir: Path, processes: ProcessGroup) -
 def decay(run: str, steps: Sequence[int], length: int, workdir: Path, overrides: Sequence[str] = ()) -> None:
     """Decays the learning rate from several checkpoints of a run, and compares held-out losses.
 
-    The same call resumes unfinished decays. Arguments are those of `experiment.decay.decay_runs`.
-
-    Args:
-        run: work directory of the run.
-        steps: steps of its checkpoints.
-        length: steps of a decay.
-        workdir: directory of the decays.
-        overrides: `--config.KEY=VALUE` arguments for all of them.
+    The same call resumes unfinished decays. Args: as of `experiment.decay.decay_runs`.
     """
     from bertjax.experiment.decay import decay_runs, summarize_decays
 
@@ -91,14 +84,7 @@ def decay(run: str, steps: Sequence[int], length: int, workdir: Path, overrides:
 
 
 def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[str]) -> list[SweepResult]:
-    """Finetunes every point of a grid with every seed, and prints their means; arguments as in `experiment.sweep`.
-
-    Args:
-        cfg: config of the task.
-        workdir: directory of all runs.
-        seeds: seeds; that of the config if there are none.
-        grid: texts of the form KEY=VALUE,VALUE.
-    """
+    """Finetunes every point of a grid with every seed, and prints their means. Args: as of `experiment.sweep.sweep`."""
     from bertjax.experiment.sweep import summarize, sweep
     from bertjax.report.training_callbacks import ReportWriter, write_seed_scores
 

@@ -62,13 +62,7 @@ class ReportWriter(Callback):
         self._callback = ReportCallback(run.workdir, start.step, facts, probe, run.console.print)
 
     def on_evaluate(self, step: int, params: Params, metrics: Mapping[str, float]) -> None:
-        """Probes the model and rewrites the page.
-
-        Args:
-            step: step that was evaluated.
-            params: parameters that were evaluated.
-            metrics: their metrics.
-        """
+        """Probes the model and rewrites the page. Args: as in the base class."""
         if self._callback is not None:
             self._callback(step, params, metrics)
 
@@ -84,10 +78,7 @@ class ReportWriter(Callback):
     def on_best_params(self, workdir: Path, step: int, best_step: int) -> None:
         """Writes the scores of the best parameters next to those of the last ones, unless they are there already.
 
-        Args:
-            workdir: work directory of the run.
-            step: last step of the run.
-            best_step: step of the best parameters.
+        Args: as in the base class.
         """
         run = read_run(workdir)
         if any(each.get("set") == BEST_PARAMS for kind in ("confusion", "samples") for each in run.newest(kind)):

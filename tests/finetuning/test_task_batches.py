@@ -162,7 +162,7 @@ def test_every_window_once_an_epoch(packing: bool) -> None:
         for step in range(6):
             batch = loader.batch(6 * epoch + step)
             numbers = check_batch(features, batch)
-            assert sorted(numbers) == sorted(loader.window_numbers(6 * epoch + step).tolist())
+            assert sorted(numbers) == sorted(loader.windows(6 * epoch + step)[0].tolist())
             assert len(numbers) == (8 if step < 5 else 5)
             visited += numbers
         assert sorted(visited) == list(range(45))
@@ -195,14 +195,14 @@ def test_shapes_and_types_are_static() -> None:
 def test_order_is_drawn_from_seed_and_epoch_or_explicit() -> None:
     features = windows(45)
     one, again, other = (batches(features, seed=seed) for seed in (1, 1, 2))
-    assert [one.window_numbers(c).tolist() for c in range(12)] == [again.window_numbers(c).tolist() for c in range(12)]
+    assert [one.windows(c)[0].tolist() for c in range(12)] == [again.windows(c)[0].tolist() for c in range(12)]
     assert (
-        one.window_numbers(0).tolist() != other.window_numbers(0).tolist()
-        and one.window_numbers(0).tolist() != one.window_numbers(6).tolist()
+        one.windows(0)[0].tolist() != other.windows(0)[0].tolist()
+        and one.windows(0)[0].tolist() != one.windows(6)[0].tolist()
     )
     orders = [np.arange(45), np.arange(45)[::-1]]
     explicit = batches(features, orders=orders)
-    assert explicit.window_numbers(0).tolist() == list(range(8)) and explicit.window_numbers(6).tolist() == list(
+    assert explicit.windows(0)[0].tolist() == list(range(8)) and explicit.windows(6)[0].tolist() == list(
         range(44, 36, -1)
     )
     with pytest.raises(ValueError, match="orders were given for 1 epochs, 2 are needed"):
@@ -228,7 +228,7 @@ def test_rows_are_the_least_that_suffice() -> None:
     assert batches(features, sequence_multiple=4).num_sequences == -(-max(used) // 4) * 4
     more = batches(features, sizes=(10,), min_examples=11, sequence_multiple=2)
     assert (more.num_sequences, more.max_examples) == (10, 11)
-    assert sorted(check_batch(features, more.batch(3))) == sorted(more.window_numbers(3).tolist())
+    assert sorted(check_batch(features, more.batch(3))) == sorted(more.windows(3)[0].tolist())
 
 
 def test_batches_of_several_sizes() -> None:
@@ -243,7 +243,7 @@ def test_batches_of_several_sizes() -> None:
             == some.num_sequences_at(cursor)
             == min(size for size in some.sizes if size >= least)
         )
-        assert sorted(check_batch(features, batch)) == sorted(one.window_numbers(cursor).tolist())
+        assert sorted(check_batch(features, batch)) == sorted(one.windows(cursor)[0].tolist())
     assert some.sequences_per_epoch["train"] == sum(some.num_sequences_at(c) for c in range(some.steps_per_epoch))
     assert some.padding < one.padding
     assert batches(features, sizes=some.sizes, sequence_multiple=2).sequences_per_epoch == some.sequences_per_epoch

@@ -1,6 +1,7 @@
 """PyTorch classes, by head, of an encoder that was pretrained with bertjax. Needs torch and transformers only.
 
-Every part is a choice of `BertjaxConfig`. B sequences, S tokens, N heads of size H, D hidden size, V tokens.
+Every part is a choice of `BertjaxConfig`. B sequences, S tokens, N heads of size H, D hidden size, V tokens. Every
+`forward` names its inputs, because `Trainer` reads them from its signature.
 """
 
 from __future__ import annotations
