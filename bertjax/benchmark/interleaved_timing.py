@@ -38,17 +38,9 @@ class Runner(Protocol):
         """Trains `steps` steps and returns their time."""
 
 
-class MedianRange(NamedTuple):
-    """Median, lowest and highest of the values."""
-
-    median: float
-    low: float
-    high: float
-
-
-def median_range(values: Sequence[float]) -> MedianRange:
+def median_range(values: Sequence[float]) -> dict[str, float]:
     """Returns the median and the range of at least one value."""
-    return MedianRange(statistics.median(values), min(values), max(values))
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
 def interleave(runners: Sequence[Runner], repeats: int, steps: int) -> list[list[TimedRun]]:
@@ -67,6 +59,6 @@ def interleave(runners: Sequence[Runner], repeats: int, steps: int) -> list[list
     return runs
 
 
-def speed_ratios(runs: Sequence[TimedRun], baseline: Sequence[TimedRun]) -> MedianRange:
+def speed_ratios(runs: Sequence[TimedRun], baseline: Sequence[TimedRun]) -> dict[str, float]:
     """Returns the ratio of real tokens per second, pair by pair."""
     return median_range([a.tokens_per_second / b.tokens_per_second for a, b in zip(runs, baseline, strict=True)])

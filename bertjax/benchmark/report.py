@@ -101,7 +101,7 @@ def torch_metrics(
         "attention": process.attention,
         "mode": str(process.mode),
         "trials": {str(trial.mode): trial.error or trial.seconds for trial in trials},
-        "ratio": speed_ratios(runs, baseline)._asdict(),
+        "ratio": speed_ratios(runs, baseline),
     }
 
 
@@ -124,8 +124,8 @@ def _run_metrics(runs: Sequence[TimedRun]) -> dict[str, Any]:
     return {
         "repeats": len(runs),
         "steps_per_repeat": runs[0].steps,
-        "seconds_per_step": median_range([run.seconds_per_step for run in runs])._asdict(),
-        "tokens_per_second": median_range([run.tokens_per_second for run in runs])._asdict(),
+        "seconds_per_step": median_range([run.seconds_per_step for run in runs]),
+        "tokens_per_second": median_range([run.tokens_per_second for run in runs]),
         "padding": 1.0 - sum(run.real_tokens for run in runs) / sum(run.slots for run in runs),
         "data_wait": sum(run.data_wait for run in runs) / sum(run.seconds for run in runs),
     }

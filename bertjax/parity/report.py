@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from bertjax.parity.cases import Case
 from bertjax.parity.compare import EXACT, Measurement
 
 _HEADER = ("family", "class", "direction", "cases", "hidden states", "outputs", "names", "tolerance", "verdict")
-
-
-@dataclasses.dataclass(frozen=True)
-class TableRow:
-    """The worst of all cases of a class in a direction.
-
-    Args:
-        family, model_class, direction, tolerance: as of `Measurement`.
-        cases: their number.
-        hidden: largest absolute difference of a hidden state; None = none was compared.
-        outputs: largest difference of logits and pooled vectors.
-        names: True if tensors and config.json come back as written; None = not tested in this direction.
-        agrees: all quantities agree.
-    """
-
-    family: str
-    model_class: str
-    direction: str
-    cases: int
-    hidden: float | None
-    outputs: float | None
-    names: bool | None
-    tolerance: float
-    agrees: bool
+_AGREES = "agrees"
 
 
 _NEOBERT = (
@@ -42,30 +18,28 @@ _NEOBERT = (
 )
 
 
-def table_rows(measurements: Iterable[Measurement]) -> list[TableRow]:
-    """Groups measurements into the rows of the table, in order of first occurrence."""
+def table_rows(measurements: Iterable[Measurement]) -> list[tuple[str, ...]]:
+    """Returns the cells of the table: a row per class and direction, in order of first occurrence."""
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for each in measurements:
         groups.setdefault((each.family, each.model_class, each.direction), []).append(each)
-    return [_row(*key, group) for key, group in groups.items()]
+    return [(*key, *_cells(group)) for key, group in groups.items()]
 
 
-def _row(family: str, model_class: str, direction: str, group: Sequence[Measurement]) -> TableRow:
+def _cells(group: Sequence[Measurement]) -> tuple[str, ...]:
+    """Returns the number of cases and the worst of them; empty cells are about what is not compared."""
     exact = [each for each in group if each.quantity in EXACT]
     numbers = [each for each in group if each.quantity not in EXACT]
     # Quantities of a further call have its name as prefix: "memory: hidden_states[2]".
     hidden = [each.max_abs_diff for each in numbers if "hidden_states[" in each.quantity]
     outputs = [each.max_abs_diff for each in numbers if "hidden_states[" not in each.quantity]
-    return TableRow(
-        family,
-        model_class,
-        direction,
-        len({each.case for each in group}),
-        max(hidden, default=None),
-        max(outputs, default=None),
-        all(each.agrees for each in exact) if exact else None,
-        max((each.tolerance for each in numbers), default=0.0),
-        all(each.agrees for each in group),
+    names = ("same" if all(each.agrees for each in exact) else "differ") if exact else ""
+    return (
+        str(len({each.case for each in group})),
+        *(f"{max(differences):.1e}" if differences else "" for differences in (hidden, outputs)),
+        names,
+        f"{max((each.tolerance for each in numbers), default=0.0):.0e}",
+        _AGREES if all(each.agrees for each in group) else "DIFFERS",
     )
 
 
@@ -77,7 +51,8 @@ def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions:
         cases: listed at the end.
         versions: versions of the compared libraries.
     """
-    lines = table_rows(measurements)
+    rows = table_rows(measurements)
+    agreeing = sum(row[-1] == _AGREES for row in rows)
     misses = [each for each in measurements if not each.agrees]
     heading = ", ".join(f"{name} {version}" for name, version in versions.items())
     parts = [
@@ -89,24 +64,13 @@ def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions:
         "and saves it again under the same names. The largest absolute difference is shown, of every hidden state and "
         "of the class's outputs (logits, pooled vectors), over all cases of the family.",
         _NEOBERT,
-        _aligned([_HEADER, *map(_cells, lines)]),
-        f"{sum(row.agrees for row in lines)} of {len(lines)} agree; {len(measurements)} quantities were compared.",
+        _aligned([_HEADER, *rows]),
+        f"{agreeing} of {len(rows)} agree; {len(measurements)} quantities were compared.",
     ]
     if misses:
         parts += ["## What does not agree", "\n".join(f"- {each.family}: {each}" for each in misses)]
     parts += ["## The cases", "\n".join(f"- {case.family}: {case.name}" for case in cases)]
     return "\n\n".join(parts) + "\n"
-
-
-def _cells(row: TableRow) -> tuple[str, ...]:
-    names = {None: "", True: "same", False: "differ"}[row.names]
-    verdict = "agrees" if row.agrees else "DIFFERS"
-    numbers = (_number(row.hidden), _number(row.outputs), names, f"{row.tolerance:.0e}")
-    return (row.family, row.model_class, row.direction, str(row.cases), *numbers, verdict)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
 
 
 def _aligned(table: Sequence[tuple[str, ...]]) -> str:

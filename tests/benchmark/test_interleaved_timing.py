@@ -61,7 +61,8 @@ def test_a_peer_that_dies_is_an_explained_end(tmp_path: Path) -> None:
 def test_ratios_are_taken_turn_by_turn() -> None:
     ours = [TimedRun(1, 1.0, 100, 100), TimedRun(1, 2.0, 100, 100), TimedRun(1, 4.0, 100, 100)]
     theirs = [TimedRun(1, 2.0, 100, 100), TimedRun(1, 6.0, 100, 100), TimedRun(1, 4.0, 100, 100)]
-    assert speed_ratios(ours, theirs) == (2.0, 1.0, 3.0) and median_range([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    expected = {"median": 2.0, "low": 1.0, "high": 3.0}
+    assert speed_ratios(ours, theirs) == expected and median_range([3.0, 1.0, 2.0]) == expected
 
 
 def test_rows_fall_apart_into_their_examples() -> None:
