@@ -90,7 +90,7 @@ def test_push(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     hub, out = FakeHub(), tmp_path / "out"
-    monkeypatch.setattr(push, "_hub_api", lambda: hub)
+    monkeypatch.setattr(push, "HfApi", lambda: hub)
     flags = ["--push-to-hub", "ada/engine", *(["--public"] if public else [])]
     assert lab.run("export", "--workdir", finished.workdir, "--out", out, *flags) == 0
     assert hub.calls == [("ada/engine", not public), (str(out), "Step 8, exported by bertjax")]
@@ -100,7 +100,7 @@ def test_push(
 def test_a_repository_that_is_taken_is_found_before_the_export(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(push, "_hub_api", FakeHub)
+    monkeypatch.setattr(push, "HfApi", FakeHub)
     monkeypatch.setattr(command, "load_run", lambda *_: pytest.fail("the checkpoint was read"))
     flags = ["--push-to-hub", "ada/taken"]
     assert lab.run("export", "--workdir", finished.workdir, "--out", tmp_path / "out", *flags) == 2
