@@ -19,7 +19,6 @@ from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.readers.tables import require_text
 from bertjax.finetuning.templates import (
     TokenRanges,
-    WindowTemplate,
     assemble_windows,
     encode_texts,
     find_template,
@@ -88,7 +87,8 @@ def seq2seq_data(config: TaskConfig, examples: TextExamples, tokenizer: Tokenize
     notes = truncation_note(cut, len(examples), f"task.max_length={config.max_length}", "sources")
     targets = None
     if examples.labels is not None:
-        of_target = target_template(template, tokenizer, settings.starts_with_end)
+        first = template.gaps[0] if settings.starts_with_end else ()
+        of_target = dataclasses.replace(template, gaps=(first, ((tokenizer.sep_id, 0),)), types=(0,))
         limit = settings.max_target_length
         parts, count = _truncated(tokenizer, examples.labels, limit - of_target.num_special)
         targets = Targets(*assemble_windows(of_target, [parts])[:2])
@@ -96,18 +96,6 @@ def seq2seq_data(config: TaskConfig, examples: TextExamples, tokenizer: Tokenize
         notes += truncation_note(count, len(examples), reason, "targets")
     features = Features(tokens, offsets, types, index, summary, {}, targets)
     return TextData(features, (*examples.notes, *notes), cut)
-
-
-def target_template(template: WindowTemplate, tokenizer: Tokenizer, keeps_first: bool) -> WindowTemplate:
-    """Returns the arrangement of a target: the text and the end token.
-
-    Args:
-        template: arrangement of a source.
-        tokenizer: its tokenizer.
-        keeps_first: whether the special tokens before a source stand before a target, too.
-    """
-    first = template.gaps[0] if keeps_first else ()
-    return dataclasses.replace(template, gaps=(first, ((tokenizer.sep_id, 0),)), types=(0,))
 
 
 def _truncated(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> tuple[TokenRanges, int]:
