@@ -213,6 +213,11 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
     return dataclasses.field(default=default, metadata={_TAG: Setting(default=stored, **declaration)})
 
 
+def phase_setting(default: Any, **declaration: Any) -> Any:
+    """Declares a field that a phase of `train.phases` may set; see `setting`."""
+    return setting(default, phase=True, **declaration)
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Base of the dataclasses that declare a group of the config: checks every field, then calls `check`.
