@@ -22,7 +22,7 @@ from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
 from bertjax.data.readers import DocumentStats
-from bertjax.data.sources import is_held_out, iter_documents
+from bertjax.data.sources import iter_documents
 from bertjax.data.text_store import fetch_folder, publish_folder
 from bertjax.data.tokenizer_from_config import (
     LogFunction,
@@ -307,7 +307,6 @@ def _prepare_one(
             tokenizer=tokenizer,
             split_sentences=split_sentences,
             recipe=recipe,
-            is_held_out=is_held_out,
             cache_dir=parse.cache_folder(cfg) / "corpora",
             workers=cfg.data.workers or _cores(),
             dask_scheduler=cfg.data.dask_scheduler,
