@@ -26,10 +26,6 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
 
     Only the first process reads the sources, and those that do not see its folders: hosts without a shared disk.
 
-    Args:
-        cfg: checked config.
-        processes: processes that train together.
-
     Raises:
         UserError: the text cannot be prepared, or a process reads another one than the first.
     """
