@@ -104,9 +104,7 @@ class Setting:
     def check(self, key: str, value: Any) -> Any:
         """Checks type, finiteness, choices and range, and that text can be stored and passed to the system.
 
-        Args:
-            key: Dotted name of the key, for the message.
-            value: The value as Python has it.
+        `key` is the dotted name of the key, for the message.
 
         Returns:
             The value; a whole number as float where the type is float, a list as tuple where it is a tuple.
@@ -129,9 +127,7 @@ class Setting:
     def parse(self, key: str, text: str) -> Any:
         """Reads a value of the command line: `1e3` is a whole number, `a,b` a tuple, "" the empty tuple.
 
-        Args:
-            key: Dotted name of the key, for the message.
-            text: What follows the equals sign.
+        `key` is the dotted name of the key, for the message.
 
         Raises:
             UserError: The text is not a value that the key may have.

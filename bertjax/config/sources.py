@@ -244,9 +244,7 @@ def parse_source(text: str, key: str = "data.sources", purpose: str = "documents
 def expand_lists(texts: Iterable[str], key: str = "data.sources") -> list[str]:
     """Replaces every `@FILE` by the sources that the file names, one per line; empty lines and # comments are skipped.
 
-    Args:
-        texts: Sources and files of sources.
-        key: The config key that messages name.
+    Messages name `key`, the config key.
 
     Raises:
         UserError: A file cannot be read, or names no source.

@@ -101,11 +101,7 @@ class ObjectiveConfig(Settings):
 
     @classmethod
     def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
-        """Reads the objective's encoders by their config groups.
-
-        Args:
-            cfg: the whole config.
-            vocabulary: the tokenizer's vocabulary, once it is known.
+        """Reads the objective's encoders by their config groups; `vocabulary` is the tokenizer's, once it is known.
 
         Raises:
             UserError: a value is not allowed.

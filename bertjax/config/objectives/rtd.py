@@ -147,9 +147,7 @@ def _equal_fields(networks: RtdNetworksConfig) -> list[str]:
 def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderConfig:
     """Reads the generator: the values of `generator` over those of its preset or of the scaled model.
 
-    Args:
-        cfg: the whole config.
-        vocabulary: the tokenizer's vocabulary, once it is known.
+    `vocabulary` is that of the tokenizer, once it is known.
 
     Raises:
         UserError: the generator cannot share `objective.rtd.embedding_sharing` with the model, or cannot fill masks.
