@@ -22,7 +22,6 @@ None has one meaning: the feature is off, or the value follows from others in th
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.util
 import math
 import re
@@ -35,7 +34,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from ml_collections import ConfigDict
 
 from bertjax.config.registry import Choices
-from bertjax.errors import UserError, require_path, require_text, shortened
+from bertjax.errors import UserError, require_one_of, require_path, require_text, shortened
 
 PRESET = "preset"
 """The value of a key of `model` or `generator` that is taken from the preset."""
@@ -154,10 +153,8 @@ class Setting:
     def _check_text(self, key: str, value: str) -> None:
         if isinstance(self.choices, Choices):
             self.choices.require(key, value)
-        elif self.choices and value not in self.choices:
-            near = difflib.get_close_matches(value[:100], self.choices, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UserError(f"{key} must be one of {', '.join(self.choices)}, not {shortened(value)}{hint}")
+        elif self.choices:
+            require_one_of(key, value, self.choices)
         require_text(key, value)
         if self.path:
             require_path(key, value)

@@ -102,11 +102,6 @@ class EpochStream:
         epochs = np.searchsorted(begins, indices, side="right") - 1
         return cycles * cycle + epochs, indices - begins[epochs]
 
-    def progress(self, index: int) -> float:
-        """Returns the number of epochs before this index, including the fraction of the current one."""
-        epoch, within = self.locate(np.array([index]))
-        return float(epoch[0] + min(within[0] / self._format.estimated_sequences(int(epoch[0])), 1.0))
-
     def _extend(self, index: int, cycle: int) -> IntArray:
         """Returns the beginnings of the epochs up to the one of `index`, or to the end of the cycle."""
         with self._lock:

@@ -119,12 +119,6 @@ class Pipeline:
         used = self._begins + self._mixture.num_used(index)
         return {source.name: int(count) for source, count in zip(self.sources, used, strict=True)}
 
-    def epochs_at(self, cursor: int) -> dict[str, float]:
-        """Returns the number of epochs of each source before batch `cursor`."""
-        used = self.num_used(cursor * self.batch_size).values()
-        streams = zip(self.sources, self._epochs, used, strict=True)
-        return {source.name: epochs.progress(index) for source, epochs, index in streams}
-
     def batch(self, cursor: int, sequences: SequenceIndex = ALL_SEQUENCES, first_sequence: int = 0) -> Batch:
         """Returns a batch, or some of its sequences.
 
@@ -167,18 +161,6 @@ class Pipeline:
                 batch[name][first_time] = array
             yield batch
 
-    def prefetch(
-        self, start_cursor: int, stop_cursor: int, depth: int = 2, sequences: SequenceIndex = ALL_SEQUENCES
-    ) -> Prefetcher:
-        """Returns an iterator over (cursor, batch) for the cursors [start, stop).
-
-        Args:
-            start_cursor, stop_cursor: range of batches.
-            depth: batches that a thread makes ahead.
-            sequences: which sequences of each batch.
-        """
-        return Prefetcher(lambda cursor: self.batch(cursor, sequences), start_cursor, stop_cursor, depth)
-
     def _stream_indices(self, cursor: int) -> IntArray:
         if cursor < 0:
             raise ValueError(f"a cursor cannot be negative: {cursor}")
@@ -213,7 +195,7 @@ class Prefetcher(Iterator[tuple[int, Batch]]):
     An error of the thread is raised in place of its batch. `waited_seconds` is the time for which the consumer waited.
     """
 
-    def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int) -> None:
+    def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int = 2) -> None:
         """Starts the thread.
 
         Args:

@@ -78,7 +78,9 @@ def pretrain(
 def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback: Callback) -> None:
     connect_devices(build.check_devices(cfg))  # before tokenization, which may take hours
     pin_commits(cfg, workdir, processes)
-    changes, resumes = processes.run_on_first("the work directory", lambda: _changes(workdir, cfg))
+    changes, resumes = processes.run_on_first(
+        "the work directory", lambda: (changed_keys(workdir, cfg), has_checkpoints(workdir))
+    )
     if not resumes:
         require_init_source(cfg)
         require_checkpoint(cfg)
@@ -108,11 +110,6 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
         params = exp.eval_params(state) if len(steps) == 1 else averaged_params(exp, checkpoints, steps)
     params = build.unpadded_params(params, exp.model)
     processes.run_on_first("the export", lambda: _finish(exp, prepared, workdir, step, params, steps))
-
-
-def _changes(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
-    """Returns the keys that changed since the checkpoints in `workdir`, and whether there are any checkpoints."""
-    return changed_keys(workdir, cfg), has_checkpoints(workdir)
 
 
 def _write_settings(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Teacher | None) -> None:
