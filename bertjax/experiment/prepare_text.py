@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.data import from_config, tokenizer_from_config
-from bertjax.data.corpus import open_corpus
 from bertjax.data.from_config import Prepared
 from bertjax.data.prepare import describe_corpus
 from bertjax.data.tokenizer_io import load_tokenizer
@@ -67,17 +65,10 @@ def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
 
 def _opened(cfg: ConfigDict, described: Mapping[str, Any]) -> Prepared:
     """Opens the text that the first process has prepared."""
-    named = cfg.data.tokenizer not in TOKENIZER_MODELS
-    if named:
+    if cfg.data.tokenizer not in TOKENIZER_MODELS:
         tokenizer = tokenizer_from_config.load_or_train_tokenizer(cfg)
     else:
         tokenizer = tokenizer_from_config.complete_tokenizer(load_tokenizer(described["tokenizer"]), cfg)
     training = {name: describe_corpus(Path(folder)) for name, folder in described["training"].items()}
-    counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
-    return Prepared(
-        tokenizer=tokenizer,
-        vocabulary=tokenizer.vocabulary(counts),
-        training=training,
-        held_out={name: describe_corpus(Path(folder)) for name, folder in described["held_out"].items()},
-        lists=from_config.list_digests(cfg),
-    )
+    held_out = {name: describe_corpus(Path(folder)) for name, folder in described["held_out"].items()}
+    return from_config.join_prepared(cfg, tokenizer, training, held_out)
