@@ -7,14 +7,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.corpus import Corpus, CorpusSplit
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.formats.base import ExampleFormat, merge_sequences
-from bertjax.data.mixture import EpochStream, EvenMixture, Mixture
+from bertjax.data.mixture import EpochStream, EvenMixture, Mixture, MixtureSource
 from bertjax.data.shares import Mixing, mixture_shares
 from bertjax.data.validate_ids import id_limits, require_ids_in_range, require_special_tokens
 from bertjax.errors import UserError
@@ -31,22 +29,6 @@ ProcessShare = Callable[[int], SequenceIndex]
 def all_sequences(_: int) -> SequenceIndex:
     """Returns the share of a process that reads everything."""
     return ALL_SEQUENCES
-
-
-class MixtureSource(NamedTuple):
-    """Source of a mixture.
-
-    Attributes:
-        name: for messages and metrics.
-        format: the format that makes its sequences.
-        weight: share of the mixture; without weights sources are mixed in proportion to their sequences per epoch.
-        corpus: text that the format reads; error messages name the document if it is set.
-    """
-
-    name: str
-    format: ExampleFormat
-    weight: float | None = None
-    corpus: Corpus | CorpusSplit | None = None
 
 
 class Pipeline:
