@@ -317,7 +317,7 @@ class Checkpoints:
     def _delete_old_steps(self) -> None:
         if jax.process_index() == 0:
             scores = self._scores()
-            for step in set(scores) - steps_to_keep(scores, self.keep, self.keep_every, scores, self._lower_is_better):
+            for step in set(scores) - steps_to_keep(scores, self.keep, self.keep_every, self._lower_is_better):
                 self._delete(step)
 
     def _delete(self, step: int) -> None:

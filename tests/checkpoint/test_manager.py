@@ -390,7 +390,7 @@ def test_retention_on_disk(tmp_path: Path) -> None:
 )
 def test_kept_steps(steps: set[int], keep: int, every: int | None, lower: bool, random: Any) -> None:
     scores = {s: random.choice([None, float("nan"), float("inf"), random.random()]) for s in steps}
-    remaining = steps_to_keep(steps, keep, every, scores, lower)
+    remaining = steps_to_keep(scores, keep, every, lower)
     assert remaining <= steps and len(remaining) >= min(keep, len(steps))
     assert set(sorted(steps)[-keep:]) <= remaining
     assert all(s in remaining for s in steps if every and s % every == 0)
