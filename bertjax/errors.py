@@ -35,9 +35,9 @@ def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:
         UserError: The value is not allowed; the message names the nearest.
     """
     if value not in allowed:
-        near = difflib.get_close_matches(str(value), allowed, n=1)
+        near = difflib.get_close_matches(str(value)[:100], allowed, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"{key} must be one of {', '.join(allowed)}, not {value!r}{hint}")
+        raise UserError(f"{key} must be one of {', '.join(allowed)}, not {shortened(value)}{hint}")
 
 
 def require_regular_file(path: str, where: str = "") -> None:

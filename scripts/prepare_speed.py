@@ -23,7 +23,7 @@ import datasets  # noqa: F401 - preparing would import it in the first repeat
 from bertjax.config.sources import Source, parse_source
 from bertjax.data.prepare import DOCUMENTS_PER_BATCH, CorpusRecipe, prepare_corpus
 from bertjax.data.sentence_splitter import split_sentences
-from bertjax.data.sources import is_held_out, iter_documents
+from bertjax.data.sources import iter_documents
 from bertjax.data.tokenize_documents import batches
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
@@ -102,7 +102,6 @@ def prepared(tokenizer: Tokenizer, repeat: int, source: Source, folder: Path, wo
         tokenizer=tokenizer,
         split_sentences=split_sentences,
         recipe=CorpusRecipe(eval_fraction=0.01),
-        is_held_out=is_held_out,
         cache_dir=folder / "cache",
         workers=workers,
     )

@@ -14,12 +14,6 @@ from bertjax.errors import UserError
 _MAX_NAMED = 5
 
 
-def flatten_leaves(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of any pytree by path: `params/encoder/layers/...`, fields and keys alike."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
 def leaf_specs(leaves: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Returns type and shape of every leaf, as the manifest holds them."""
     return {path: [str(jnp.result_type(leaf)), list(np.shape(leaf))] for path, leaf in leaves.items()}

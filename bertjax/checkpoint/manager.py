@@ -31,7 +31,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from bertjax.checkpoint.leaves import flatten_leaves, leaf_specs, require_same_leaves, restore_target
+from bertjax.checkpoint.leaves import leaf_specs, require_same_leaves, restore_target
 from bertjax.checkpoint.manifest import (
     MANIFEST,
     DamagedCheckpointError,
@@ -43,7 +43,7 @@ from bertjax.checkpoint.manifest import (
 from bertjax.checkpoint.retention import select_best_step, steps_to_keep
 from bertjax.errors import UserError, comma_list
 from bertjax.io.staging import stored_folder
-from bertjax.io.tree_paths import unflatten_tree
+from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.metrics import HIGHER_IS_BETTER
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Checkpoints:
             )
         leaves = {
             path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
-            for path, leaf in flatten_leaves(state).items()
+            for path, leaf in flatten_tree(state).items()
         }
         if self._gathers:
             leaves = {path: multihost_utils.process_allgather(leaf, tiled=True) for path, leaf in leaves.items()}
@@ -219,17 +219,6 @@ class Checkpoints:
         steps = list(self._manifests())
         return f"the checkpoint of step {steps[-1]} is there to resume from" if steps else "there is no checkpoint yet"
 
-    def read_meta(self, step: int) -> dict[str, Any]:
-        """Returns the `meta` saved with a step.
-
-        Raises:
-            UserError: the step does not exist.
-        """
-        body = self._manifests().get(step)
-        if body is None:
-            raise UserError(self._missing(step))
-        return body["meta"]
-
     def restore(
         self, abstract_state: Any, step: int | None = None, absent: Mapping[str, Any] = MappingProxyType({})
     ) -> RestoredCheckpoint | None:
@@ -256,12 +245,12 @@ class Checkpoints:
             return None
         self._fetch(chosen)
         body = self._read_chosen(chosen, digest)
-        targets = {path: restore_target(leaf) for path, leaf in flatten_leaves(abstract_state).items()}
+        targets = {path: restore_target(leaf) for path, leaf in flatten_tree(abstract_state).items()}
         new = {path: absent[path] for path in targets if path in absent and path not in body["state"]}
         saved = {path: target for path, target in targets.items() if path not in new}
         require_same_leaves(f"step {chosen} in {self._where()}", body["state"], leaf_specs(saved))
         with ocp.StandardCheckpointer() as reader:  # reads the item alone: orbax's other files have no digest
-            leaves = flatten_leaves(reader.restore(self.directory / str(chosen) / _ITEM, unflatten_tree(saved)))
+            leaves = flatten_tree(reader.restore(self.directory / str(chosen) / _ITEM, unflatten_tree(saved)))
         for path, value in new.items():
             target = targets[path]
             leaves[path] = jax.device_put(np.full(target.shape, value, target.dtype), target.sharding)
@@ -328,7 +317,7 @@ class Checkpoints:
     def _delete_old_steps(self) -> None:
         if jax.process_index() == 0:
             scores = self._scores()
-            for step in set(scores) - steps_to_keep(scores, self.keep, self.keep_every, scores, self._lower_is_better):
+            for step in set(scores) - steps_to_keep(scores, self.keep, self.keep_every, self._lower_is_better):
                 self._delete(step)
 
     def _delete(self, step: int) -> None:
@@ -358,14 +347,12 @@ class Checkpoints:
     def _scores(self) -> dict[int, float | None]:
         return {step: body["metrics"].get(self.best_metric) for step, body in self._manifests().items()}
 
-    def _missing(self, step: int) -> str:
-        return f"no checkpoint of step {step} in {self._where()}; there are: {comma_list(self._manifests())}"
-
     def _choose(self, step: int | None) -> tuple[int | None, str | None, str | None]:
         """Returns the step to restore and its digest, or the reason why there is none; moves damaged steps away."""
         steps = self._steps_on_disk()
         if step is not None and step not in steps:
-            return None, None, self._missing(step)
+            there = comma_list(self._manifests())
+            return None, None, f"no checkpoint of step {step} in {self._where()}; there are: {there}"
         damaged: list[int] = []
         for candidate in [step] if step is not None else reversed(steps):
             self._fetch(candidate)

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 
 def steps_to_keep(
-    steps: Iterable[int],
-    keep: int,
-    keep_every: int | None,
-    scores: Mapping[int, float | None],
-    lower_is_better: bool = True,
+    scores: Mapping[int, float | None], keep: int, keep_every: int | None, lower_is_better: bool = True
 ) -> set[int]:
     """Returns the steps to retain.
 
     Args:
-        steps: finished steps.
+        scores: metric per finished step; the step with the best finite one stays.
         keep: number of the last steps that stay.
         keep_every: multiples of it stay; None = none.
-        scores: metric per step; the step with the best finite one stays.
         lower_is_better: the direction of the metric.
     """
-    ordered = sorted(steps)
+    ordered = sorted(scores)
     retained = set(ordered[-keep:])
     if keep_every is not None:
         retained |= {step for step in ordered if step % keep_every == 0}
-    best = select_best_step({step: scores.get(step) for step in ordered}, lower_is_better)
+    best = select_best_step(scores, lower_is_better)
     return retained if best is None else retained | {best}
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from bertjax.config.extensions import ATTENTION, FAMILIES
-from bertjax.config.fields import Settings, setting
+from bertjax.config.fields import Settings, phase_setting, setting
 from bertjax.config.registry import Choices
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # Hugging Face's words: gelu = erf, gelu_new = tanh
@@ -34,7 +35,11 @@ def _learned(config: ArchitectureConfig) -> bool:
 
 
 def _dropout(default: float | None, help: str) -> float:
-    return setting(default, at_least=0.0, below=1.0, phase=True, computes=False, help=help)
+    return phase_setting(default, at_least=0.0, below=1.0, computes=False, help=help)
+
+
+def _size(default: int | None, **declaration: Any) -> Any:
+    return setting(default, at_least=1, at_most=MAX_WIDTH, **declaration)
 
 
 MAX_WIDTH = 1_000_000
@@ -55,27 +60,19 @@ class ArchitectureConfig(Settings, group="model"):
         help="Hugging Face family whose classes an export gets if they can hold the model; bertjax: our own format.",
     )
     vocab_size: int = setting(30522, at_least=1, key=False, transfer=True, help="Tokens of the tokenizer.")
-    hidden_size: int = setting(768, at_least=1, at_most=MAX_WIDTH, help="Width of the residual stream.")
+    hidden_size: int = _size(768, help="Width of the residual stream.")
     num_layers: int = setting(12, at_least=1, at_most=MAX_LAYERS, help="Layers.")
-    num_heads: int = setting(
-        12, at_least=1, at_most=MAX_WIDTH, help="Attention heads; must divide hidden_size unless head_size is set."
-    )
-    num_key_value_heads: int | None = setting(
+    num_heads: int = _size(12, help="Attention heads; must divide hidden_size unless head_size is set.")
+    num_key_value_heads: int | None = _size(
         None,
-        at_least=1,
-        at_most=MAX_WIDTH,
         help="Heads of keys and values, each read by num_heads / num_key_value_heads query heads (grouped-query "
         "attention, arXiv:2305.13245); None: num_heads.",
     )
-    head_size: int | None = setting(
-        None, at_least=1, at_most=MAX_WIDTH, help="Width of a head; None: hidden_size / num_heads."
-    )
-    intermediate_size: int = setting(3072, at_least=1, at_most=MAX_WIDTH, help="Width inside the feed-forward block.")
+    head_size: int | None = _size(None, help="Width of a head; None: hidden_size / num_heads.")
+    intermediate_size: int = _size(3072, help="Width inside the feed-forward block.")
 
-    embedding_size: int | None = setting(
+    embedding_size: int | None = _size(
         None,
-        at_least=1,
-        at_most=MAX_WIDTH,
         help="Width of the word table, which is projected to hidden_size (ALBERT's factorisation); None: hidden_size, "
         "not factorised.",
     )
@@ -117,19 +114,13 @@ class ArchitectureConfig(Settings, group="model"):
         help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet), relative_bias (per "
         "head and bucket of distances, the same in all layers: T5, MPNet).",
     )
-    global_rope_theta: float = setting(
-        10_000.0,
-        above=0.0,
-        transfer=True,
-        phase=True,
-        read_if=_rotary,
-        help="Rotary: base of layers with global attention.",
+    global_rope_theta: float = phase_setting(
+        10_000.0, above=0.0, transfer=True, read_if=_rotary, help="Rotary: base of layers with global attention."
     )
-    local_rope_theta: float = setting(
+    local_rope_theta: float = phase_setting(
         10_000.0,
         above=0.0,
         transfer=True,
-        phase=True,
         read_if=lambda config: _rotary(config) and config.local_attention > 0,
         help="Rotary: base of layers with local attention.",
     )
@@ -219,18 +210,15 @@ class ArchitectureConfig(Settings, group="model"):
         (), key=False, help="Settings of `attention_class`, NAME=VALUE; in a config they are the keys of model.NAME."
     )
     causal: bool = setting(False, transfer=True, help="A token attends only to itself and those before it.")
-    cross_attention_hidden_size: int | None = setting(
+    cross_attention_hidden_size: int | None = _size(
         None,
-        at_least=1,
-        at_most=MAX_WIDTH,
         key=False,
         help="Width of the encoder whose output every layer attends to, after its self-attention; None: not a decoder.",
     )
-    local_attention: int = setting(
+    local_attention: int = phase_setting(
         0,
         at_least=0,
         transfer=True,
-        phase=True,
         help="Window of local layers: local_attention // 2 tokens on either side (causal: before); 0: every layer is "
         "global.",
     )
@@ -361,19 +349,11 @@ class HeadsConfig(Settings, group="model"):
         heads=("rtd",),
         help="Replaced-token head: dense (ELECTRA), or summary: norm of summary + token first (DeBERTa v3).",
     )
-    span_positions: int = setting(
-        20,
-        at_least=1,
-        at_most=MAX_WIDTH,
-        heads=("span_boundary",),
-        help="Span-boundary head: positions of a span that are distinguished.",
+    span_positions: int = _size(
+        20, heads=("span_boundary",), help="Span-boundary head: positions of a span that are distinguished."
     )
-    span_position_size: int = setting(
-        200,
-        at_least=1,
-        at_most=MAX_WIDTH,
-        heads=("span_boundary",),
-        help="Span-boundary head: width of their embeddings.",
+    span_position_size: int = _size(
+        200, heads=("span_boundary",), help="Span-boundary head: width of their embeddings."
     )
     pooling: str = setting(
         "first",

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from bertjax.config.fields import Settings, is_missing, setting
+from bertjax.config.fields import Settings, is_missing, phase_setting, setting
 from bertjax.errors import UserError, require_regular_file
 
 TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe", "wordlevel", "char")
@@ -20,9 +20,8 @@ EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sen
 class DataConfig(Settings, group="data"):
     """Sources, tokenizer and example format; `FilterConfig` and `SourceMixtureConfig` have the other keys."""
 
-    sources: tuple[str, ...] = setting(
+    sources: tuple[str, ...] = phase_setting(
         ("builtin:python-docs",),
-        phase=True,
         help='KIND:WHERE[#FIELD][@WEIGHT][@MIN..MAX epochs], such as "text:books/*.txt.zst@0.3"; kinds: builtin text '
         "lines files jsonl parquet arrow tar hub. @FILE: the sources that a file names, one per line.",
     )
@@ -58,11 +57,10 @@ class DataConfig(Settings, group="data"):
         help="Lower-case and strip accents; for a tokenizer that is loaded only if it is a bare vocab.txt or "
         "spiece.model.",
     )
-    seq_len: int = setting(128, at_least=8, phase=True, help="Tokens per sequence, special tokens included.")
-    example_format: str = setting(
+    seq_len: int = phase_setting(128, at_least=8, help="Tokens per sequence, special tokens included.")
+    example_format: str = phase_setting(
         "nsp_pairs",
         choices=EXAMPLE_FORMATS,
-        phase=True,
         help="nsp_pairs: two segments, the second random or the next; sop_pairs: two consecutive segments, half of "
         "them swapped; block: text of one document cut to length; doc_sentences: whole sentences of one document; "
         "full_sentences: whole sentences across documents, with a separator between. Formats whose sequences continue "
@@ -86,18 +84,13 @@ class DataConfig(Settings, group="data"):
         at_least=1,
         help="Examples that are packed together: more fit better, and take 50 bytes each while an epoch is planned.",
     )
-    sop_drop_single_sentences: bool = setting(
+    sop_drop_single_sentences: bool = phase_setting(
         False,
-        phase=True,
         help="sop_pairs: drop chunks of a single sentence; false pairs them with random text and labels that as "
         "swapped, as ALBERT's released code does.",
     )
-    short_seq_prob: float = setting(
-        0.1,
-        at_least=0.0,
-        at_most=1.0,
-        phase=True,
-        help="Pairs: share of documents with a random shorter target length.",
+    short_seq_prob: float = phase_setting(
+        0.1, at_least=0.0, at_most=1.0, help="Pairs: share of documents with a random shorter target length."
     )
     dupe_factor: int = setting(10, at_least=1, help="Epochs after which pairs (and static masks) repeat.")
     encoding_errors: str = setting(

@@ -71,13 +71,7 @@ class EncoderDecoderConfig:
 
     @classmethod
     def symmetric(cls, model: EncoderConfig, sharing: str = "embeddings", **others: Any) -> EncoderDecoderConfig:
-        """Returns an encoder with a decoder of the same kind.
-
-        Args:
-            model: the encoder.
-            sharing: one of `SHARINGS`.
-            **others: further fields.
-        """
+        """Returns an encoder with a decoder of the same kind; `others` are further fields."""
         return cls(model, as_decoder(model, model), sharing, **others)
 
     def _equal_fields(self) -> list[str]:
@@ -92,10 +86,7 @@ class EncoderDecoderConfig:
 def as_decoder(model: EncoderConfig, encoder: EncoderConfig, **changes: Any) -> EncoderConfig:
     """Returns a model as the decoder of an encoder: causal, with cross-attention, without parts that see what follows.
 
-    Args:
-        model: config of a model of any kind.
-        encoder: the encoder.
-        **changes: further changes.
+    `changes` are further changes.
     """
     parts = {"causal": True, "cross_attention_hidden_size": encoder.hidden_size}
     return dataclasses.replace(model, **parts | {"enhanced_decoder": False, "conv_kernel_size": 0} | changes)
@@ -139,9 +130,7 @@ class DecoderConfig(Settings, group="decoder"):
 def encoder_decoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderDecoderConfig:
     """Reads an encoder-decoder: `model`, and the values of `decoder` over those of its preset or of `model`.
 
-    Args:
-        cfg: the whole config.
-        vocabulary: the tokenizer's vocabulary, once it is known.
+    `vocabulary` is that of the tokenizer, once it is known.
 
     Raises:
         UserError: a tower cannot be built, or they do not fit together.
@@ -183,11 +172,7 @@ PRESETS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 
 
 def encoder_decoder_preset(name: str, vocab_size: int) -> EncoderDecoderConfig:
-    """Returns a published encoder-decoder.
-
-    Args:
-        name: a name of `PRESETS`.
-        vocab_size: tokens of the tokenizer.
+    """Returns a published encoder-decoder, by a name of `PRESETS`, for so many tokens.
 
     Raises:
         UserError: the name is unknown.

@@ -22,7 +22,6 @@ None has one meaning: the feature is off, or the value follows from others in th
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.util
 import math
 import re
@@ -35,7 +34,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from ml_collections import ConfigDict
 
 from bertjax.config.registry import Choices
-from bertjax.errors import UserError, require_path, require_text, shortened
+from bertjax.errors import UserError, require_one_of, require_path, require_text, shortened
 
 PRESET = "preset"
 """The value of a key of `model` or `generator` that is taken from the preset."""
@@ -104,9 +103,7 @@ class Setting:
     def check(self, key: str, value: Any) -> Any:
         """Checks type, finiteness, choices and range, and that text can be stored and passed to the system.
 
-        Args:
-            key: Dotted name of the key, for the message.
-            value: The value as Python has it.
+        `key` is the dotted name of the key, for the message.
 
         Returns:
             The value; a whole number as float where the type is float, a list as tuple where it is a tuple.
@@ -129,9 +126,7 @@ class Setting:
     def parse(self, key: str, text: str) -> Any:
         """Reads a value of the command line: `1e3` is a whole number, `a,b` a tuple, "" the empty tuple.
 
-        Args:
-            key: Dotted name of the key, for the message.
-            text: What follows the equals sign.
+        `key` is the dotted name of the key, for the message.
 
         Raises:
             UserError: The text is not a value that the key may have.
@@ -158,10 +153,8 @@ class Setting:
     def _check_text(self, key: str, value: str) -> None:
         if isinstance(self.choices, Choices):
             self.choices.require(key, value)
-        elif self.choices and value not in self.choices:
-            near = difflib.get_close_matches(value[:100], self.choices, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UserError(f"{key} must be one of {', '.join(self.choices)}, not {shortened(value)}{hint}")
+        elif self.choices:
+            require_one_of(key, value, self.choices)
         require_text(key, value)
         if self.path:
             require_path(key, value)
@@ -211,6 +204,11 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
     """
     stored = None if default is dataclasses.MISSING else default
     return dataclasses.field(default=default, metadata={_TAG: Setting(default=stored, **declaration)})
+
+
+def phase_setting(default: Any, **declaration: Any) -> Any:
+    """Declares a field that a phase of `train.phases` may set; see `setting`."""
+    return setting(default, phase=True, **declaration)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Iterator
 from typing import Any, Self
 
 from ml_collections import ConfigDict
 
 from bertjax.config.architecture import ArchitectureConfig, HeadsConfig
 from bertjax.config.attention import attention_config, stored_settings
-from bertjax.config.fields import PRESET, Setting, Settings, dotted, names_where, setting, settings_of
+from bertjax.config.fields import PRESET, Setting, Settings, dotted, names_where, phase_setting, setting, settings_of
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary
@@ -55,19 +56,17 @@ class ComputeConfig(Settings, group="model"):
         help="Bias, dropout, residual and norm of a block: xla, pallas (one kernel on NVIDIA's GPUs, with "
         "train.dropout_prng=hash or without dropout; not the default until a device has measured it).",
     )
-    remat: str = setting(
+    remat: str = phase_setting(
         "none",
         choices=("none", "full", "dots"),
         computes=False,
-        phase=True,
         help="Backward pass: none keeps every activation, dots the results of matmuls with weights and of fused "
         "attention, full only the inputs of layers.",
     )
-    unroll: int | None = setting(
+    unroll: int | None = phase_setting(
         None,
         at_least=1,
         computes=False,
-        phase=True,
         help="Layers per iteration of the scan: more compile longer and run faster. None: all without `remat`, else 1.",
     )
 
@@ -143,9 +142,8 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
             )
         if not self.labels:
             raise UserError("model.labels must name at least one label")
-        for refused, reason in _refusals(self):
-            if refused:
-                raise UserError(reason)
+        for reason in _refusals(self):
+            raise UserError(reason)
         if (attention := attention_config(self)) is not None:
             if self.attention_position not in attention.attention_positions:
                 raise UserError(
@@ -269,120 +267,103 @@ def float32_config(config: EncoderConfig) -> EncoderConfig:
     return dataclasses.replace(config, **{name: each.default for name, each in settings_of(ComputeConfig).items()})
 
 
-def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
-    position, shared = config.attention_position, config.num_groups is not None
+def _refusals(config: EncoderConfig) -> Iterator[str]:
+    """Yields why a model cannot be built."""
+    yield from _position_refusals(config)
+    yield from _layer_refusals(config)
+    yield from _head_refusals(config)
+
+
+def _position_refusals(config: EncoderConfig) -> Iterator[str]:
+    position, terms = config.attention_position, config.pos_att_type
     disentangled = position == "disentangled"
-    terms = config.pos_att_type
-    return [
-        (
-            position == "rotary" and config.head_dim % 2 == 1,
-            f"attention_position=rotary rotates pairs of numbers: the head size {config.head_dim} must be even",
-        ),
-        (
-            position == "relative" and config.hidden_size % 2 == 1,
-            f"attention_position=relative needs an even hidden_size, not {config.hidden_size}",
-        ),
-        (
-            config.position_embedding == "sinusoidal" and config.embedding_dim % 2 == 1,
-            f"position_embedding=sinusoidal needs an even embedding width, not {config.embedding_dim}",
-        ),
-        (
-            disentangled and len(set(terms)) != len(terms),
-            f"pos_att_type names a term twice: {', '.join(terms)}",
-        ),
-        (
-            config.position_buckets > 0 and not disentangled,
-            "position_buckets belongs to attention_position=disentangled",
-        ),
-        (
-            disentangled and config.position_buckets > 0 and config.max_distance <= config.position_buckets // 2 + 1,
+    if position == "rotary" and config.head_dim % 2 == 1:
+        yield f"attention_position=rotary rotates pairs of numbers: the head size {config.head_dim} must be even"
+    if position == "relative" and config.hidden_size % 2 == 1:
+        yield f"attention_position=relative needs an even hidden_size, not {config.hidden_size}"
+    if config.position_embedding == "sinusoidal" and config.embedding_dim % 2 == 1:
+        yield f"position_embedding=sinusoidal needs an even embedding width, not {config.embedding_dim}"
+    if disentangled and len(set(terms)) != len(terms):
+        yield f"pos_att_type names a term twice: {', '.join(terms)}"
+    if config.position_buckets > 0 and not disentangled:
+        yield "position_buckets belongs to attention_position=disentangled"
+    if disentangled and config.position_buckets > 0 and config.max_distance <= config.position_buckets // 2 + 1:
+        yield (
             f"position_buckets {config.position_buckets} must be less than twice max_relative_positions "
-            f"{config.max_distance}: the far distances share logarithmic buckets",
-        ),
-        (
-            position == "relative_bias" and config.relative_attention_max_distance <= _exact_distances(config),
+            f"{config.max_distance}: the far distances share logarithmic buckets"
+        )
+    if position == "relative_bias" and config.relative_attention_max_distance <= _exact_distances(config):
+        yield (
             f"relative_attention_max_distance must be more than {_exact_distances(config)}, the distances with a "
-            f"bucket of their own, not {config.relative_attention_max_distance}",
-        ),
-        (
-            config.relative_segments and position != "relative",
-            "relative_segments belongs to attention_position=relative",
-        ),
-        (
-            (config.mem_len is not None or config.reuse_len is not None or config.bi_data) and position != "relative",
-            "mem_len, reuse_len and bi_data belong to attention_position=relative",
-        ),
-        (
-            config.attention_bias != "none" and position == "relative",
+            f"bucket of their own, not {config.relative_attention_max_distance}"
+        )
+    if config.relative_segments and position != "relative":
+        yield "relative_segments belongs to attention_position=relative"
+    if (config.mem_len is not None or config.reuse_len is not None or config.bi_data) and position != "relative":
+        yield "mem_len, reuse_len and bi_data belong to attention_position=relative"
+    if config.attention_bias != "none" and position == "relative":
+        yield (
             f"attention_bias={config.attention_bias} and attention_position=relative: the relative scores have biases "
-            "of their own; set attention_bias=none",
-        ),
-        (
-            config.global_attn_every_n_layers > 1 and config.local_attention == 0,
-            "global_attn_every_n_layers needs local_attention for the other layers",
-        ),
-        (
-            config.local_attention > 0 and config.global_attn_every_n_layers == 1,
-            f"local_attention={config.local_attention} has no effect: with global_attn_every_n_layers=1 every layer is "
-            "global",
-        ),
-        (
-            not config.first_attention_norm and (config.norm_placement == "post" or shared),
-            "first_attention_norm=false needs another norm_placement than post, and layers with parameters of their "
-            "own",
-        ),
-        (
-            config.conv_kernel_size > 0 and (shared or config.conv_kernel_size % 2 == 0),
-            "conv_kernel_size must be odd, and layer 0 must have parameters of its own (no num_groups)",
-        ),
-        (
-            shared and not 1 <= (config.num_groups or 1) <= config.num_layers,
-            f"num_groups must lie in 1 to num_layers, not {config.num_groups}",
-        ),
-        (config.inner_layers > 1 and not shared, "inner_layers needs num_groups: only shared groups have inner layers"),
-        (
-            config.pooling == "late" and config.classifier_dense == "pooler",
-            "pooling=late scores every token: set classifier_dense to own or none",
-        ),
-        (
-            not config.attention_scale and position in ("disentangled", "relative"),
-            f"attention_scale=false and attention_position={position}: these scores are sums that are scaled together",
-        ),
-        (config.causal and config.conv_kernel_size > 0, "conv_kernel_size sees the next token: not in causal models"),
-        (config.causal and config.enhanced_decoder, "enhanced_decoder predicts masked words: causal models have none"),
-        (
-            position in ("disentangled", "relative", "relative_bias")
-            and config.attention_implementation not in ("auto", "xla", *["pallas"] * (position != "relative_bias")),
+            "of their own; set attention_bias=none"
+        )
+    if not config.attention_scale and position in ("disentangled", "relative"):
+        yield f"attention_scale=false and attention_position={position}: these scores are sums that are scaled together"
+    if position in ("disentangled", "relative", "relative_bias") and config.attention_implementation not in (
+        "auto",
+        "xla",
+        *["pallas"] * (position != "relative_bias"),
+    ):
+        yield (
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
-            "kernel knows no such terms of positions; take auto or xla",
-        ),
-        (
-            config.enhanced_decoder and config.position_embedding != "none",
-            "enhanced_decoder adds absolute positions late: position_embedding must be none",
-        ),
-        (
-            config.enhanced_decoder and position == "relative",
-            "enhanced_decoder and attention_position=relative: two streams tell masked words their positions already",
-        ),
-        (
-            disentangled and config.position_buckets == 1,
-            "position_buckets must be 0 (a row for every distance) or at least 2",
-        ),
-        (config.enhanced_decoder and shared, "enhanced_decoder runs the last layer again: not with num_groups"),
-        (
-            config.enhanced_decoder and config.position_offset != 0,
-            f"enhanced_decoder counts positions from 0: position_offset must be 0, not {config.position_offset}",
-        ),
-        (
-            config.mlm_head != "transform" and config.embedding_dim != config.hidden_size,
+            "kernel knows no such terms of positions; take auto or xla"
+        )
+    if disentangled and config.position_buckets == 1:
+        yield "position_buckets must be 0 (a row for every distance) or at least 2"
+
+
+def _layer_refusals(config: EncoderConfig) -> Iterator[str]:
+    shared = config.num_groups is not None
+    if config.global_attn_every_n_layers > 1 and config.local_attention == 0:
+        yield "global_attn_every_n_layers needs local_attention for the other layers"
+    if config.local_attention > 0 and config.global_attn_every_n_layers == 1:
+        yield (
+            f"local_attention={config.local_attention} has no effect: with global_attn_every_n_layers=1 every layer is "
+            "global"
+        )
+    if not config.first_attention_norm and (config.norm_placement == "post" or shared):
+        yield (
+            "first_attention_norm=false needs another norm_placement than post, and layers with parameters of their own"
+        )
+    if config.conv_kernel_size > 0 and (shared or config.conv_kernel_size % 2 == 0):
+        yield "conv_kernel_size must be odd, and layer 0 must have parameters of its own (no num_groups)"
+    if shared and not 1 <= (config.num_groups or 1) <= config.num_layers:
+        yield f"num_groups must lie in 1 to num_layers, not {config.num_groups}"
+    if config.inner_layers > 1 and not shared:
+        yield "inner_layers needs num_groups: only shared groups have inner layers"
+    if config.causal and config.conv_kernel_size > 0:
+        yield "conv_kernel_size sees the next token: not in causal models"
+
+
+def _head_refusals(config: EncoderConfig) -> Iterator[str]:
+    if config.pooling == "late" and config.classifier_dense == "pooler":
+        yield "pooling=late scores every token: set classifier_dense to own or none"
+    if config.causal and config.enhanced_decoder:
+        yield "enhanced_decoder predicts masked words: causal models have none"
+    if config.enhanced_decoder and config.position_embedding != "none":
+        yield "enhanced_decoder adds absolute positions late: position_embedding must be none"
+    if config.enhanced_decoder and config.attention_position == "relative":
+        yield "enhanced_decoder and attention_position=relative: two streams tell masked words their positions already"
+    if config.enhanced_decoder and config.num_groups is not None:
+        yield "enhanced_decoder runs the last layer again: not with num_groups"
+    if config.enhanced_decoder and config.position_offset != 0:
+        yield f"enhanced_decoder counts positions from 0: position_offset must be 0, not {config.position_offset}"
+    if config.mlm_head != "transform" and config.embedding_dim != config.hidden_size:
+        yield (
             f"mlm_head={config.mlm_head} compares hidden states with word embeddings: embedding_size must be None, not "
-            f"{config.embedding_size}",
-        ),
-        (
-            config.enhanced_decoder and (config.norm_placement != "post" or config.num_layers < 2),
-            "enhanced_decoder needs norm_placement=post and at least two layers",
-        ),
-    ]
+            f"{config.embedding_size}"
+        )
+    if config.enhanced_decoder and (config.norm_placement != "post" or config.num_layers < 2):
+        yield "enhanced_decoder needs norm_placement=post and at least two layers"
 
 
 def _exact_distances(config: EncoderConfig) -> int:

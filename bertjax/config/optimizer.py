@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertjax.config.fields import Settings, setting
+from bertjax.config.fields import Settings, phase_setting, setting
 from bertjax.config.run import warmup
 from bertjax.errors import UserError
 
@@ -31,53 +31,44 @@ class OptimizerConfig(Settings, group="optimizer"):
         "to its norm. stable_adamw (ModernBERT): a tensor slows down where its gradients jump; use clip_norm=0. muon: "
         "matrices of the layers move by orthogonal matrices, all else by adamw.",
     )
-    learning_rate: float = setting(
-        1e-4, above=0.0, phase=True, help="Peak learning rate, reached at the end of warmup; phases may have others."
+    learning_rate: float = phase_setting(
+        1e-4, above=0.0, help="Peak learning rate, reached at the end of warmup; phases may have others."
     )
-    b1: float = setting(0.9, at_least=0.0, below=1.0, phase=True, help="Decay of the mean of the gradients.")
-    b2: float = setting(0.999, at_least=0.0, below=1.0, phase=True, help="Decay of the mean of their squares.")
-    eps: float = setting(1e-6, at_least=0.0, phase=True, help="Added to the root of the mean square.")
+    b1: float = phase_setting(0.9, at_least=0.0, below=1.0, help="Decay of the mean of the gradients.")
+    b2: float = phase_setting(0.999, at_least=0.0, below=1.0, help="Decay of the mean of their squares.")
+    eps: float = phase_setting(1e-6, at_least=0.0, help="Added to the root of the mean square.")
     bias_correction: bool = setting(
         False, help="Correct both means for their short history; BERT and ALBERT do not (google-research/bert#153)."
     )
-    weight_decay: float = setting(
+    weight_decay: float = phase_setting(
         0.01,
         at_least=0.0,
-        phase=True,
         help="Share of a weight that is subtracted per step, times the learning rate; with stable_adamw times the "
         "schedule's share of the peak instead, so that much smaller numbers do the same.",
     )
-    clip_norm: float = setting(
-        1.0, at_least=0.0, phase=True, help="Largest global norm of the gradient; 0: no clipping."
-    )
-    decay_exclude: tuple[str, ...] = setting(
+    clip_norm: float = phase_setting(1.0, at_least=0.0, help="Largest global norm of the gradient; 0: no clipping.")
+    decay_exclude: tuple[str, ...] = phase_setting(
         (r".*/(bias|scale)",),
-        phase=True,
         help='Parameters without decay: regexes of whole paths such as "encoder/layers/3/attention/query/bias".',
     )
-    lr_mults: tuple[str, ...] = setting(
-        (),
-        phase=True,
-        help='"REGEX=FACTOR" on the learning rate of the parameters whose whole path matches; the first match wins.',
+    lr_mults: tuple[str, ...] = phase_setting(
+        (), help='"REGEX=FACTOR" on the learning rate of the parameters whose whole path matches; the first match wins.'
     )
-    layerwise_lr_decay: float | None = setting(
+    layerwise_lr_decay: float | None = phase_setting(
         None,
         above=0.0,
         below=1.0,
-        phase=True,
         help="Learning rates shrink by this factor per layer from the last one down, embeddings lowest; `lr_mults` "
         "come first. None: the same rate for all layers.",
     )
-    layerwise_lr_decay_top: int = setting(
+    layerwise_lr_decay_top: int = phase_setting(
         1,
         at_least=0,
-        phase=True,
         help="Power of `layerwise_lr_decay` at the last layer: 1 (FinBERT), 2 (ELECTRA's code), 0 (ULMFiT).",
     )
-    bottom_lr: float | None = setting(
+    bottom_lr: float | None = phase_setting(
         None,
         above=0.0,
-        phase=True,
         help="Learning rate of the embeddings; those of the layers rise to `learning_rate`, which heads have, by equal "
         "factors (fastai's slice(bottom_lr, learning_rate)). None: see `layerwise_lr_decay`.",
     )
@@ -92,19 +83,18 @@ class OptimizerConfig(Settings, group="optimizer"):
         help='"REGEX=STEP" over whole paths: matching parameters train from that step on; the first match wins, before '
         '`unfreeze_every`. "encoder/embeddings/.*=1000000000" never trains.',
     )
-    trust_exclude: tuple[str, ...] | None = setting(
-        None, phase=True, help="lamb: parameters that are not rescaled to their norm; None: those of `decay_exclude`."
+    trust_exclude: tuple[str, ...] | None = phase_setting(
+        None, help="lamb: parameters that are not rescaled to their norm; None: those of `decay_exclude`."
     )
     muon_include: tuple[str, ...] | None = setting(
         None, help="muon: parameters that it trains, each a matrix; None: the kernels of the layers."
     )
-    muon_momentum: float | None = setting(
-        None, above=0.0, below=1.0, phase=True, help="muon: decay of the mean of the gradients; None: 0.95."
+    muon_momentum: float | None = phase_setting(
+        None, above=0.0, below=1.0, help="muon: decay of the mean of the gradients; None: 0.95."
     )
-    muon_rms: float | None = setting(
+    muon_rms: float | None = phase_setting(
         None,
         at_least=0.0,
-        phase=True,
         help="muon: root mean square of its steps; None: 0.2, like Adam's, so that both can share a learning rate "
         "(arXiv:2502.16982). 0: an orthogonal matrix times sqrt(max(1, out / in)), as first published, with learning "
         "rates about 0.02.",
@@ -225,10 +215,9 @@ def parse_rules(texts: Iterable[str], key: str, number: str = "FACTOR") -> list[
 class ScheduleConfig(Settings, group="schedule", resume=True):
     """The learning rate over `num_steps`, by default BERT's; `end`, `decay` and `period` fill in what is None."""
 
-    name: str = setting(
+    name: str = phase_setting(
         "bert",
         choices=SCHEDULES,
-        phase=True,
         help="Shape after warmup: bert (linear to the end, counted from step 0, with a small drop where warmup ends), "
         "electra (the same decay times the warmup: no drop), linear (from the end of warmup), polynomial, cosine, wsd "
         "(constant, then 1 - sqrt), constant, inverse_sqrt (Noam), step, exponential, cyclical (triangles, without "
@@ -236,43 +225,36 @@ class ScheduleConfig(Settings, group="schedule", resume=True):
         "rising_exponential go from `end_lr_ratio` up to the peak: the range tests of `bertjax lr-find`.",
     )
     learning_rate: float = setting(1e-4, key=False, help="The peak, `optimizer.learning_rate`.")
-    warmup_steps: int = setting(
+    warmup_steps: int = phase_setting(
         10_000,
         at_least=0,
         follows=("train.num_steps", warmup),
-        phase=True,
         help="Steps of linear warmup from 0, by default 1 % of the run.",
     )
     num_steps: int = setting(1_000_000, key=False, help="Length of the run, `train.num_steps`.")
-    end_lr_ratio: float | None = setting(
+    end_lr_ratio: float | None = phase_setting(
         None,
         at_least=0.0,
         below=1.0,
-        phase=True,
         help="Lowest learning rate as a share of the peak, at the end or between cycles; None: 0, or 1/32 of "
         "slanted_triangular.",
     )
-    power: float | None = setting(
-        None,
-        above=0.0,
-        phase=True,
-        help="polynomial: power of the remaining share of the run; None: 1, a straight line.",
+    power: float | None = phase_setting(
+        None, above=0.0, help="polynomial: power of the remaining share of the run; None: 1, a straight line."
     )
-    decay_steps: int | None = setting(
-        None, at_least=1, phase=True, help="wsd: steps of the decay at the end; None: a tenth of the run."
+    decay_steps: int | None = phase_setting(
+        None, at_least=1, help="wsd: steps of the decay at the end; None: a tenth of the run."
     )
-    period_steps: int | None = setting(
+    period_steps: int | None = phase_setting(
         None,
         at_least=1,
-        phase=True,
         help="Steps between two drops (step), in which the rate falls by `factor` (exponential), or of one cycle, up "
         "and down (cyclical); None: a quarter of the run.",
     )
-    factor: float | None = setting(
+    factor: float | None = phase_setting(
         None,
         above=0.0,
         at_most=1.0,
-        phase=True,
         help='Factor on the rate per period, or on the height of a cycle (0.5: "triangular2"); None: 0.1, cyclical 1.',
     )
 

@@ -205,12 +205,7 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[tuple[str, Any, Any]]:
 
 
 def unknown_key(key: str, declared: Mapping[str, Any]) -> str:
-    """Returns a message that names the declared key that was most likely meant.
-
-    Args:
-        key: The unknown key, or a group.
-        declared: The declared keys.
-    """
+    """Returns a message that names the declared key that was most likely meant by an unknown key or group."""
     if any(known.startswith(f"{key}.") for known in declared):
         return f"{key} is a group of keys: set one of {_members(key, declared)}"
     nearest = _nearest(key, declared)

@@ -91,7 +91,6 @@ def _check_phase(cfg: ConfigDict) -> None:
     if data.example_format in STREAM_FORMATS:
         _check_stream(cfg, model.bi_data)
     _check_packing(cfg)
-    _check_mixture(cfg)
     mesh.check_model(model)
     _check_batch_sizes(cfg, mesh.batch_shards or 1)
 
@@ -194,6 +193,8 @@ def _check_sources(cfg: ConfigDict) -> None:
     weighted = [source for source in training if source.weight is not None]
     if weighted and len(weighted) < len(training):
         raise UserError("data.sources: give every source a weight (@NUMBER) or none of them")
+    if weighted and read_group(cfg, SourceMixtureConfig).mixture_alpha is not None:
+        raise UserError("data.mixture_alpha mixes by size: remove @WEIGHT from data.sources, or set it to None")
 
 
 def _check_eval_sources(cfg: ConfigDict) -> None:
@@ -207,11 +208,6 @@ def limits_epochs(cfg: ConfigDict) -> bool:
     """Returns whether the shares of sources follow the length of the run, because their epochs are limited."""
     has_limits = any(parse_source(text).epochs for text in expand_lists(source_texts(cfg)))
     return has_limits or any(phase.cfg.data.mixture_epochs != ".." for phase in list_phases(cfg))
-
-
-def _check_mixture(cfg: ConfigDict) -> None:
-    if read_group(cfg, SourceMixtureConfig).mixture_alpha is not None and any(each.weight for each in sources(cfg)):
-        raise UserError("data.mixture_alpha mixes by size: remove @WEIGHT from data.sources, or set it to None")
 
 
 def _check_stream(cfg: ConfigDict, bi_data: bool) -> None:

@@ -156,33 +156,37 @@ _XLNET = {
     "pad_token_id": 5,
 }
 
-# AnswerDotAI/ModernBERT:yamls/modernbert (arXiv:2412.13663, table 4), as released: after the extension to 8192 tokens.
-_MODERNBERT = {
-    "family": "modernbert",
+# What ModernBERT and its successors share.
+_ROTARY_GLU = {
     "position_embedding": "none",
     "max_position_embeddings": 8192,
     "type_vocab_size": 0,
     "attention_position": "rotary",
+    "attention_bias": "none",
+    "feed_forward": "glu",
+    "feed_forward_bias": False,
+    "norm_placement": "pre",
+    "norm_bias": False,
+    "layer_norm_eps": 1e-5,
+    **_NO_DROPOUT,
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
+}
+
+# AnswerDotAI/ModernBERT:yamls/modernbert (arXiv:2412.13663, table 4), as released: after the extension to 8192 tokens.
+_MODERNBERT = _ROTARY_GLU | {
+    "family": "modernbert",
     "global_rope_theta": 160_000.0,
     "local_rope_theta": 10_000.0,
     "local_attention": 128,
     "global_attn_every_n_layers": 3,
-    "attention_bias": "none",
-    "feed_forward": "glu",
-    "feed_forward_bias": False,
     "hidden_act": "gelu",
-    "norm_placement": "pre",
-    "norm_bias": False,
     "first_attention_norm": False,
-    "layer_norm_eps": 1e-5,
-    **_NO_DROPOUT,
     "attention_output_dropout": 0.1,
     "scale_residual_init": True,
     "pad_token_id": 50283,
     "head_dense_bias": False,
     "pooling": "mean",
-    "classifier_dense": "own",
-    "classifier_act": "gelu",
     "classifier_norm": True,
     "token_classifier_dense": True,
 }
@@ -204,31 +208,18 @@ _ETTIN_DECODER = _ETTIN | {"family": "modernbert-decoder", "causal": True, "loca
 _MMBERT = _MODERNBERT | {"local_rope_theta": 160_000.0, "pad_token_id": 0}
 
 # transformers: models/eurobert; sizes, bases, epsilon: arXiv:2503.05500, tables 3 and 4; as released, after annealing.
-_EUROBERT = {
+_EUROBERT = _ROTARY_GLU | {
     "family": "eurobert",
-    "position_embedding": "none",
-    "max_position_embeddings": 8192,
-    "type_vocab_size": 0,
     "embedding_norm": "none",
-    "attention_position": "rotary",
     "global_rope_theta": 250_000.0,
-    "attention_bias": "none",
-    "feed_forward": "glu",
-    "feed_forward_bias": False,
     "hidden_act": "silu",
-    "norm_placement": "pre",
     "norm_type": "rms_norm",
-    "norm_bias": False,
-    "layer_norm_eps": 1e-5,
-    **_NO_DROPOUT,
     "initializer": "normal",
     "pad_token_id": 128001,
     "mlm_head": "bias",
     "mlm_bias": False,
     "tie_word_embeddings": False,
     "pooling": "late",
-    "classifier_dense": "own",
-    "classifier_act": "gelu",
 }
 
 # huggingface.co/chandar-lab/NeoBERT: config.json, model.py (arXiv:2502.19587, table 2): 2,048 is two thirds of 3,072.

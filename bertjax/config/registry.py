@@ -174,9 +174,7 @@ def require_packages(packages: Any, where: str = "") -> None:
 def import_object(path: str, where: str) -> Any:
     """Imports `package.module:Name`; after the colon, dots lead to attributes, or to items of a mapping.
 
-    Args:
-        path: The path.
-        where: What to name in errors.
+    Errors begin with `where`.
 
     Raises:
         UserError: It cannot be imported; names the package where that is missing.

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 
-from bertjax.config.fields import Settings, setting
+from bertjax.config.fields import Settings, phase_setting
 from bertjax.errors import UserError
 
 EPOCHS = r"(\d+(?:\.\d+)?)?\.\.(\d+(?:\.\d+)?)?"
@@ -29,23 +29,20 @@ def parse_epochs(text: str, where: str) -> Limits:
 class SourceMixtureConfig(Settings, group="data"):
     """Shares of the sources of a run; the order is another one as soon as a key is set."""
 
-    mixture_alpha: float | None = setting(
+    mixture_alpha: float | None = phase_setting(
         None,
         at_least=0.0,
         at_most=1.0,
-        phase=True,
         help="Sources are mixed in proportion to size ** alpha, the inverse of a temperature: 1 by size, 0 equally. "
         "None: by @WEIGHT, or by size without weights.",
     )
-    mixture_unit: str = setting(
+    mixture_unit: str = phase_setting(
         "sequences",
         choices=("sequences", "tokens"),
-        phase=True,
         help="What sizes and shares count: sequences, or their tokens without padding.",
     )
-    mixture_epochs: str = setting(
+    mixture_epochs: str = phase_setting(
         "..",
-        phase=True,
         help="MIN..MAX, fewest and most epochs of a source over all steps with these `data` settings, unless the "
         "source has its own (@MIN..MAX); the other sources fill up. alpha 0 with a maximum is UniMax.",
     )

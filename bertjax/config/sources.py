@@ -175,29 +175,19 @@ class Source:
 
     @property
     def hub_parts(self) -> HubData:
-        """Name, config and split of a source of the Hub; see `split_hub_name`.
+        """Name, config and split of a source of the Hub; an empty CONFIG is the default one, no SPLIT is train.
 
         Raises:
             UserError: the name has another form.
         """
-        if (parts := split_hub_name(self.where)) is None:
+        name, config, split = [*self.where.split(":", 2), "", ""][:3]
+        if not _HUB_NAME.fullmatch(name) or re.search(r":(?![^\[]*\])", split):
             raise self.error("write hub:NAME[:CONFIG[:SPLIT]], NAME as owner/name, CONFIG or data_files=PATTERN")
-        return parts
+        return HubData(name, config or None, split or "train")
 
     def error(self, message: str) -> UserError:
         """Returns an error that names the key and the source."""
         return UserError(f"{self.key}: {self.text!r}: {message}")
-
-
-def split_hub_name(where: str) -> HubData | None:
-    """Returns the parts of NAME[:CONFIG[:SPLIT]]; None for another form.
-
-    An empty CONFIG is the default one, no SPLIT is train.
-    """
-    name, config, split = [*where.split(":", 2), "", ""][:3]
-    if not _HUB_NAME.fullmatch(name) or re.search(r":(?![^\[]*\])", split):
-        return None
-    return HubData(name, config or None, split or "train")
 
 
 def parse_source(text: str, key: str = "data.sources", purpose: str = "documents") -> Source:
@@ -244,9 +234,7 @@ def parse_source(text: str, key: str = "data.sources", purpose: str = "documents
 def expand_lists(texts: Iterable[str], key: str = "data.sources") -> list[str]:
     """Replaces every `@FILE` by the sources that the file names, one per line; empty lines and # comments are skipped.
 
-    Args:
-        texts: Sources and files of sources.
-        key: The config key that messages name.
+    Messages name `key`, the config key.
 
     Raises:
         UserError: A file cannot be read, or names no source.

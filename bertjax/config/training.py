@@ -7,7 +7,7 @@ import functools
 import re
 import sys
 
-from bertjax.config.fields import Settings, setting
+from bertjax.config.fields import Settings, phase_setting, setting
 from bertjax.config.run import log_interval
 from bertjax.errors import UserError
 
@@ -19,9 +19,7 @@ class TrainConfig(Settings, group="train"):
     num_steps: int = setting(
         1_000_000, at_least=1, resume=True, help="Steps of the optimizer; warmup, intervals and the schedule follow it."
     )
-    batch_size: int = setting(
-        256, at_least=1, phase=True, help="Sequences per step, over all devices and microbatches."
-    )
+    batch_size: int = phase_setting(256, at_least=1, help="Sequences per step, over all devices and microbatches.")
     initial_batch_size: int | None = setting(
         None,
         at_least=1,
@@ -37,11 +35,10 @@ class TrainConfig(Settings, group="train"):
         '"90%:data.seq_len=128" (BERT). All other keys, and the steps after the last phase, follow the config. They '
         "may change text, masks, lengths, rates and more (docs/continued.md).",
     )
-    microbatches: int = setting(
+    microbatches: int = phase_setting(
         1,
         at_least=1,
         resume=True,
-        phase=True,
         help="Parts of a batch that go through the model one after the other: less memory, the same step.",
     )
     steps_per_dispatch: int = setting(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,7 +123,7 @@ class CorpusSplit:
         chosen = range(len(self.shards))[first:stop]
         try:
             tables = [self._read(self.shards[number], verify) for number in chosen]
-            ids, lengths, sentences = (_flattened(arrays) for arrays in zip(*tables, strict=True))
+            ids, lengths, sentences = (list(itertools.chain(*arrays)) for arrays in zip(*tables, strict=True))
         except Exception as error:
             if isinstance(error, OSError) and error.filename is not None:  # pyarrow's for damage name no file
                 raise UserError(f"{error.filename} cannot be read: {error.strerror or error}") from error
@@ -138,10 +139,6 @@ class CorpusSplit:
             except FileNotFoundError:  # another process of this host has deleted it meanwhile
                 self._downloads.fetch(shard.file)
         return _read_shard(self.folder.parent, shard, verify)
-
-
-def _flattened(arrays: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
-    return [array for each in arrays for array in each]
 
 
 class Corpus:

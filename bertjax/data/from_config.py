@@ -22,7 +22,7 @@ from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
 from bertjax.data.readers import DocumentStats
-from bertjax.data.sources import is_held_out, iter_documents
+from bertjax.data.sources import iter_documents
 from bertjax.data.text_store import fetch_folder, publish_folder
 from bertjax.data.tokenizer_from_config import (
     LogFunction,
@@ -74,30 +74,32 @@ class Prepared:
 
 def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
     """The tokenizer and corpora of a config, from the cache where they are there."""
-    from bertjax.data.corpus import open_corpus
-
     require_cache_dir(cfg)
     training, held_out = parse.all_sources(cfg), parse.eval_sources(cfg)
     tokenizer = load_or_train_tokenizer(cfg, say)
     fraction = 0.0 if held_out else cfg.data.eval_fraction
     named = dict(zip(source_names(training), training, strict=True))
     corpora = {name: _prepare_one(cfg, source, tokenizer, fraction, say) for name, source in named.items()}
-    counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in corpora.values()], axis=0)
     held_named = dict(zip(source_names(held_out), held_out, strict=True))
     held = {name: _prepare_one(cfg, source, tokenizer, 1.0, say) for name, source in held_named.items()} or corpora
-    return Prepared(
-        tokenizer=tokenizer,
-        vocabulary=tokenizer.vocabulary(counts),
-        training=corpora,
-        held_out=held,
-        lists=list_digests(cfg),
-    )
+    return join_prepared(cfg, tokenizer, corpora, held)
 
 
-def list_digests(cfg: ConfigDict) -> dict[str, str]:
-    """Returns the digest of what every file of sources (`@FILE`) of a config names."""
+def join_prepared(
+    cfg: ConfigDict, tokenizer: Tokenizer, training: dict[str, PreparedCorpus], held_out: dict[str, PreparedCorpus]
+) -> Prepared:
+    """Returns a tokenizer with corpora, its vocabulary with their counts, and the digests of files of sources.
+
+    Args:
+        cfg: Config of the run.
+        tokenizer, training, held_out: those of `Prepared`.
+    """
+    from bertjax.data.corpus import open_corpus
+
+    counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
     texts = [*source_texts(cfg), *cfg.data.eval_sources]
-    return {text: hash_parts(*read_list(text)) for text in texts if text.startswith("@")}
+    lists = {text: hash_parts(*read_list(text)) for text in texts if text.startswith("@")}
+    return Prepared(tokenizer, tokenizer.vocabulary(counts), training, held_out, lists)
 
 
 def require_cache_dir(cfg: ConfigDict) -> None:
@@ -307,7 +309,6 @@ def _prepare_one(
             tokenizer=tokenizer,
             split_sentences=split_sentences,
             recipe=recipe,
-            is_held_out=is_held_out,
             cache_dir=parse.cache_folder(cfg) / "corpora",
             workers=cfg.data.workers or _cores(),
             dask_scheduler=cfg.data.dask_scheduler,

@@ -5,15 +5,32 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.corpus import offsets
+from bertjax.data.corpus import Corpus, CorpusSplit, offsets
 from bertjax.data.counter_rng import IntArray, permutation
 from bertjax.data.formats.base import ExampleFormat
 
 PERIOD = 4096
 """Sequences after which the pattern of sources repeats; changing it changes the batches of a seed."""
+
+
+class MixtureSource(NamedTuple):
+    """Source of a mixture.
+
+    Attributes:
+        name: for messages and metrics.
+        format: the format that makes its sequences.
+        weight: share of the mixture; without weights sources are mixed in proportion to their sequences per epoch.
+        corpus: text that the format reads; error messages name the document if it is set.
+    """
+
+    name: str
+    format: ExampleFormat
+    weight: float | None = None
+    corpus: Corpus | CorpusSplit | None = None
 
 
 class Mixture:
@@ -101,11 +118,6 @@ class EpochStream:
             cycles, indices = np.divmod(indices, begins[cycle])
         epochs = np.searchsorted(begins, indices, side="right") - 1
         return cycles * cycle + epochs, indices - begins[epochs]
-
-    def progress(self, index: int) -> float:
-        """Returns the number of epochs before this index, including the fraction of the current one."""
-        epoch, within = self.locate(np.array([index]))
-        return float(epoch[0] + min(within[0] / self._format.estimated_sequences(int(epoch[0])), 1.0))
 
     def _extend(self, index: int, cycle: int) -> IntArray:
         """Returns the beginnings of the epochs up to the one of `index`, or to the end of the cycle."""

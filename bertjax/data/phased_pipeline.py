@@ -56,18 +56,13 @@ class PhasedPipeline:
         phase = self._phase_at(cursor)
         return phase.pipeline.batch(cursor - phase.start, sequences, phase.first_sequence)
 
-    def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2) -> Prefetcher:
-        """Returns an iterator over (cursor, this process's share of the batch) for the cursors [start, stop).
-
-        Args:
-            start_cursor, stop_cursor: range of batches.
-            depth: batches that a thread makes ahead.
-        """
+    def prefetch(self, start_cursor: int, stop_cursor: int) -> Prefetcher:
+        """Returns an iterator over (cursor, this process's share of the batch) for the cursors [start, stop)."""
 
         def local_batch(cursor: int) -> Batch:
             return self.batch(cursor, self.share(self._phase_at(cursor).pipeline.batch_size))
 
-        return Prefetcher(local_batch, start_cursor, stop_cursor, depth)
+        return Prefetcher(local_batch, start_cursor, stop_cursor)
 
     def _phase_at(self, cursor: int) -> PhaseBatches:
         return next(phase for phase in reversed(self.phases) if phase.start <= cursor)

@@ -7,14 +7,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.corpus import Corpus, CorpusSplit
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.formats.base import ExampleFormat, merge_sequences
-from bertjax.data.mixture import EpochStream, EvenMixture, Mixture
+from bertjax.data.mixture import EpochStream, EvenMixture, Mixture, MixtureSource
 from bertjax.data.shares import Mixing, mixture_shares
 from bertjax.data.validate_ids import id_limits, require_ids_in_range, require_special_tokens
 from bertjax.errors import UserError
@@ -31,22 +29,6 @@ ProcessShare = Callable[[int], SequenceIndex]
 def all_sequences(_: int) -> SequenceIndex:
     """Returns the share of a process that reads everything."""
     return ALL_SEQUENCES
-
-
-class MixtureSource(NamedTuple):
-    """Source of a mixture.
-
-    Attributes:
-        name: for messages and metrics.
-        format: the format that makes its sequences.
-        weight: share of the mixture; without weights sources are mixed in proportion to their sequences per epoch.
-        corpus: text that the format reads; error messages name the document if it is set.
-    """
-
-    name: str
-    format: ExampleFormat
-    weight: float | None = None
-    corpus: Corpus | CorpusSplit | None = None
 
 
 class Pipeline:
@@ -119,12 +101,6 @@ class Pipeline:
         used = self._begins + self._mixture.num_used(index)
         return {source.name: int(count) for source, count in zip(self.sources, used, strict=True)}
 
-    def epochs_at(self, cursor: int) -> dict[str, float]:
-        """Returns the number of epochs of each source before batch `cursor`."""
-        used = self.num_used(cursor * self.batch_size).values()
-        streams = zip(self.sources, self._epochs, used, strict=True)
-        return {source.name: epochs.progress(index) for source, epochs, index in streams}
-
     def batch(self, cursor: int, sequences: SequenceIndex = ALL_SEQUENCES, first_sequence: int = 0) -> Batch:
         """Returns a batch, or some of its sequences.
 
@@ -167,18 +143,6 @@ class Pipeline:
                 batch[name][first_time] = array
             yield batch
 
-    def prefetch(
-        self, start_cursor: int, stop_cursor: int, depth: int = 2, sequences: SequenceIndex = ALL_SEQUENCES
-    ) -> Prefetcher:
-        """Returns an iterator over (cursor, batch) for the cursors [start, stop).
-
-        Args:
-            start_cursor, stop_cursor: range of batches.
-            depth: batches that a thread makes ahead.
-            sequences: which sequences of each batch.
-        """
-        return Prefetcher(lambda cursor: self.batch(cursor, sequences), start_cursor, stop_cursor, depth)
-
     def _stream_indices(self, cursor: int) -> IntArray:
         if cursor < 0:
             raise ValueError(f"a cursor cannot be negative: {cursor}")
@@ -213,7 +177,7 @@ class Prefetcher(Iterator[tuple[int, Batch]]):
     An error of the thread is raised in place of its batch. `waited_seconds` is the time for which the consumer waited.
     """
 
-    def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int) -> None:
+    def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int = 2) -> None:
         """Starts the thread.
 
         Args:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,9 @@ from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, CorpusShard, SplitSize, find_damage, read_meta
 from bertjax.data.filters import DocumentFilter, EvaluationText
 from bertjax.data.parts import LockedWorkdir, PartStore
+from bertjax.data.sources import is_held_out
 from bertjax.data.split_writer import SplitWriter
 from bertjax.data.tokenize_documents import (
-    CorpusTokenizer,
     DocumentError,
     Splitter,
     TokenizedDocuments,
@@ -66,7 +66,7 @@ class PreparedCorpus(NamedTuple):
 class CorpusRecipe:
     """Settings that determine a corpus besides its text and tokenizer; its digest covers them.
 
-    `eval_fraction` 0 sends all documents to train, 1 all to eval, else `is_held_out(document, eval_fraction)` decides.
+    `eval_fraction` 0 sends all documents to train, 1 all to eval, else `is_held_out` decides.
     A document of more than `max_document_tokens` tokens is split at sentence ends. A shard ends with the document
     with which it has `shard_tokens` tokens. Documents that quote `evaluation` are dropped.
     """
@@ -101,10 +101,9 @@ def prepare_corpus(
     *,
     source_name: str,
     source_digest: str,
-    tokenizer: CorpusTokenizer,
+    tokenizer: Tokenizer,
     split_sentences: Splitter,
     recipe: CorpusRecipe,
-    is_held_out: Callable[[str, float], bool],
     cache_dir: Path,
     workers: int = 1,
     dask_scheduler: str | None = None,
@@ -123,7 +122,6 @@ def prepare_corpus(
         tokenizer: Tokenizer of the corpus.
         split_sentences: Splits a document; worker processes always use `bertjax.data.sentence_splitter`.
         recipe: Settings of the corpus.
-        is_held_out: Decides the split of a document.
         cache_dir: Directory of all corpora.
         workers: Number of processes; more than one are separate programs.
         dask_scheduler: Address or file of the scheduler of a dask cluster that tokenizes instead of these processes.
@@ -161,21 +159,19 @@ def prepare_corpus(
         parts = PartStore(position.folder, recipe.max_document_tokens)
         filter_ = DocumentFilter(recipe.filters, recipe.evaluation)
         encoder = _Encoder(tokenizer, split_sentences, workers, dask_scheduler, source_name)
-        held_out = _held_out_rule(recipe, is_held_out)
-        _fill(parts, documents, filter_, encoder, held_out, progress)
+        _fill(parts, documents, filter_, encoder, recipe.eval_fraction, progress)
         if confirm is not None and confirm() != source_digest:
             position.remove()
             raise UserError(f"the text of {source_name} changed while it was being tokenised; start again")
         with atomic_folder(folder, replace=False) as temporary:
-            written = _write(temporary, parts, tokenizer, digest, recipe.shard_tokens)
-            splits = written.splits
+            splits, shards, counts = _write(temporary, parts, tokenizer, digest, recipe.shard_tokens)
             facts = {**read_facts(), **filter_.num_dropped, "kept": parts.documents}
             if not splits["eval" if recipe.eval_fraction >= 1 else "train"].tokens:
                 position.remove()
                 raise UserError(_why_empty(source_name, facts))
-            np.save(temporary / "counts.npy", written.counts)
+            np.save(temporary / "counts.npy", counts)
             sizes = {name: size._asdict() for name, size in splits.items()}
-            _write_meta(temporary, made_of | {"splits": sizes, "facts": facts, "shards": written.shards})
+            _write_meta(temporary, made_of | {"splits": sizes, "facts": facts, "shards": shards})
             if folder.exists() and find_damage(folder) is not None:
                 shutil.rmtree(folder)
         position.remove()
@@ -205,7 +201,7 @@ def _fill(
     documents: Iterable[str],
     filter_: DocumentFilter,
     encoder: _Encoder,
-    held_out: Callable[[str], bool],
+    eval_fraction: float,
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Tokenise what the parts do not hold yet."""
@@ -216,8 +212,8 @@ def _fill(
         for group in batches(documents, DOCUMENTS_PER_BATCH):
             saved = filter_.filter(group)
             if saved and first >= done:
-                held = np.fromiter(map(held_out, saved), bool, len(saved))
-                yield _Batch(first, saved, held, sum(map(len, saved)), _utf8(saved))
+                held_out = _held_out(saved, eval_fraction)
+                yield _Batch(first, saved, held_out, sum(map(len, saved)), _utf8(saved))
             elif progress is not None:
                 size += _utf8(saved)
                 progress(first + len(saved), size)
@@ -242,7 +238,7 @@ class _Encoder:
 
     def __init__(
         self,
-        tokenizer: CorpusTokenizer,
+        tokenizer: Tokenizer,
         split_sentences: Splitter,
         workers: int,
         dask_scheduler: str | None,
@@ -250,7 +246,6 @@ class _Encoder:
     ) -> None:
         self._tokenizer, self._split_sentences = tokenizer, split_sentences
         self._workers, self._dask_scheduler, self._source_name = workers, dask_scheduler, source_name
-        self._oldest = self._newest = 0  # documents that are being worked on
 
     def map(self, results: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
         """The batches in order, each with its tokens."""
@@ -293,14 +288,13 @@ class _Encoder:
                 yield waiting.pop(0), encoded
 
     def _start_pool(self) -> WorkerPool | DaskPool:
-        tokenizer = cast(Tokenizer, self._tokenizer)
         if self._dask_scheduler is None:
             from bertjax.data.workers import WorkerPool
 
-            return WorkerPool(tokenizer, self._workers)
+            return WorkerPool(self._tokenizer, self._workers)
         from bertjax.data.dask_pool import DaskPool
 
-        return DaskPool(tokenizer, self._dask_scheduler)
+        return DaskPool(self._tokenizer, self._dask_scheduler)
 
     def _explain(self, batch: _Batch, error: DocumentError) -> UserError:
         text = " ".join(batch.documents[error.index][:200].split())[:60]
@@ -310,16 +304,10 @@ class _Encoder:
         )
 
 
-class _Written(NamedTuple):
-    """Sizes and shards of both splits, and int64 [V], the counts of tokens in train."""
-
-    splits: dict[str, SplitSize]
-    shards: dict[str, list[CorpusShard]]
-    counts: np.ndarray
-
-
-def _write(folder: Path, parts: PartStore, tokenizer: CorpusTokenizer, digest: str, shard_tokens: int) -> _Written:
-    """Writes both splits as datasets from the parts."""
+def _write(
+    folder: Path, parts: PartStore, tokenizer: Tokenizer, digest: str, shard_tokens: int
+) -> tuple[dict[str, SplitSize], dict[str, list[CorpusShard]], np.ndarray]:
+    """Writes both splits as datasets from the parts; returns their sizes, their shards, and counts of train [V]."""
     dtype = id_type(tokenizer.size)
     writers = {name: SplitWriter(folder, name, dtype, f"{digest}-{name}", shard_tokens) for name in SPLITS}
     counts = np.zeros(tokenizer.size, dtype=np.int64)
@@ -328,7 +316,7 @@ def _write(folder: Path, parts: PartStore, tokenizer: CorpusTokenizer, digest: s
             writers[name].add(split)
         counts += np.bincount(part["train"].ids, minlength=len(counts))
     sizes = {name: writer.finish() for name, writer in writers.items()}
-    return _Written(sizes, {name: writer.shards for name, writer in writers.items()}, counts)
+    return sizes, {name: writer.shards for name, writer in writers.items()}, counts
 
 
 def _why_empty(source_name: str, facts: Mapping[str, int]) -> str:
@@ -344,10 +332,11 @@ def _why_empty(source_name: str, facts: Mapping[str, int]) -> str:
     return f"the corpus of source {source_name} is empty: {reason}; check its path and field"
 
 
-def _held_out_rule(recipe: CorpusRecipe, is_held_out: Callable[[str, float], bool]) -> Callable[[str], bool]:
-    if recipe.eval_fraction in (0, 1):
-        return lambda document: recipe.eval_fraction == 1
-    return lambda document: is_held_out(document, recipe.eval_fraction)
+def _held_out(documents: list[str], fraction: float) -> np.ndarray:
+    """Returns bool [documents], True for eval."""
+    if fraction in (0, 1):
+        return np.full(len(documents), fraction == 1)
+    return np.fromiter((is_held_out(document, fraction) for document in documents), bool, len(documents))
 
 
 def _sweep(cache_dir: Path) -> None:

@@ -95,14 +95,7 @@ def read_blocks(path: str, field: str | None, errors: str, reading: DocumentStat
 
 
 def read_lines(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
-    """Yields one document per line.
-
-    Args:
-        path: File to read.
-        field: Field of the document; None for plain text.
-        errors: `strict` or `replace`.
-        reading: Counts, updated.
-    """
+    """Yields one document per line. Args: those of `read_blocks`."""
     last = 0
     for number, line in text_lines(path, errors, reading):
         reading.cut += number == last
@@ -111,14 +104,7 @@ def read_lines(path: str, field: str | None, errors: str, reading: DocumentStats
 
 
 def read_whole(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
-    """Yields one document per file, split if it is too long.
-
-    Args:
-        path: File to read.
-        field: Field of the document; None for plain text.
-        errors: `strict` or `replace`.
-        reading: Counts, updated.
-    """
+    """Yields one document per file, split if it is too long. Args: those of `read_blocks`."""
     yield from whole_document(text_lines(path, errors, reading), reading)
 
 
@@ -137,14 +123,7 @@ def whole_document(lines: Iterator[tuple[int, str]], reading: DocumentStats) -> 
 
 
 def read_jsonl(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
-    """Yields a field of every JSON object.
-
-    Args:
-        path: File to read.
-        field: Field of the document; None for plain text.
-        errors: `strict` or `replace`.
-        reading: Counts, updated.
-    """
+    """Yields a field of every JSON object. Args: those of `read_blocks`."""
     for number, record in jsonl.read_jsonl(path, errors, reading, advice=REPLACE_ERRORS):
         yield field_text(record, f"{path}:{number}", field, errors, reading)
 
@@ -166,14 +145,7 @@ def field_text(record: Mapping[str, Any], position: str, field: str | None, erro
 
 
 def read_column(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
-    """Yields a column of every row of a parquet or Arrow file.
-
-    Args:
-        path: File to read.
-        field: Name of the column.
-        errors: `strict` or `replace`.
-        reading: Counts, updated.
-    """
+    """Yields the column `field` of every row of a parquet or Arrow file. Args: those of `read_blocks`."""
     before = reading.bytes
     for row in read_columns(path, [field or ""], "name yours with #FIELD"):
         reading.bytes = before + row.bytes

@@ -33,10 +33,6 @@ class _Group(NamedTuple):
     shards: IntArray
     order: EvenMixture
 
-    def locate(self, indices: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the shards of sequences, as indices into `shards`, and their indices in the shards."""
-        return self.order.locate(indices)
-
 
 class ShardedFormat(ExampleFormat):
     """Epochs of sequences of a corpus in shards; each shard is a corpus of its own for the format `make` makes.
@@ -111,7 +107,7 @@ class ShardedFormat(ExampleFormat):
         shards, index = np.empty_like(indices), np.empty_like(indices)
         for number in np.unique(groups).tolist():
             here, group = groups == number, self._groups.get((epoch, number))
-            slots, index[here] = group.locate(within[here])
+            slots, index[here] = group.order.locate(within[here])
             shards[here] = group.shards[slots]
             self._slots |= set(slots.tolist())
         latest = int(groups.max())
@@ -133,7 +129,7 @@ class ShardedFormat(ExampleFormat):
         positions = np.zeros(len(indices))
         for number in np.unique(groups).tolist():
             group = self._groups.get((epoch, number))
-            positions[groups == number] = group.locate(within[groups == number])[0] / len(group.shards)
+            positions[groups == number] = group.order.locate(within[groups == number])[0] / len(group.shards)
         return positions
 
     def _count(self, draw: int, shard: int) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from bertjax.data.counter_rng import IntArray
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, one_line
 
 CHARACTERS_PER_BATCH = 1 << 20  # of documents: a second of work for a process
@@ -15,24 +16,6 @@ CHARACTERS_PER_CALL = 1 << 18  # of the sentences of one tokenizer call: what a 
 CHARACTERS_PER_SENTENCE = 1 << 18  # longer ones are cut: tokenizers need memory in proportion, or worse
 
 Splitter = Callable[[str], list[str]]
-
-
-class CorpusTokenizer(Protocol):
-    """Interface of the tokenizer that preparation needs; `encode_flat` adds no special tokens.
-
-    It returns the token counts of the texts, int64 [n], and all ids concatenated. `save` enables worker processes.
-    """
-
-    @property
-    def size(self) -> int:
-        """Number of ids."""
-
-    @property
-    def digest(self) -> str:
-        """Digest of vocabulary and rules."""
-
-    def encode_flat(self, texts: list[str], /) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the number of tokens of each text, int64 [n], and all ids end to end, int32 [total]."""
 
 
 class TokenizedDocuments(NamedTuple):
@@ -58,9 +41,7 @@ def id_type(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
 
 
-def tokenize_documents(
-    documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter
-) -> TokenizedDocuments:
+def tokenize_documents(documents: Sequence[str], tokenizer: Tokenizer, split_sentences: Splitter) -> TokenizedDocuments:
     """Tokenizes a batch of documents.
 
     Args:
@@ -84,7 +65,7 @@ def tokenize_documents(
         raise
 
 
-def _encode(documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter) -> TokenizedDocuments:
+def _encode(documents: Sequence[str], tokenizer: Tokenizer, split_sentences: Splitter) -> TokenizedDocuments:
     sentences = [_cut(split_sentences(document)) for document in documents]
     counts = np.fromiter(map(len, sentences), np.int64, len(sentences))
     lengths, ids = _flat([sentence for group in sentences for sentence in group], tokenizer)
@@ -96,7 +77,7 @@ def _encode(documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentence
     )
 
 
-def _flat(sentences: list[str], tokenizer: CorpusTokenizer) -> tuple[IntArray, np.ndarray]:
+def _flat(sentences: list[str], tokenizer: Tokenizer) -> tuple[IntArray, np.ndarray]:
     """The token counts of the sentences, and all their ids end to end, none outside the vocabulary."""
     parts = batches(sentences, len(sentences), CHARACTERS_PER_CALL)
     results = [tokenizer.encode_flat(part) for part in parts]

@@ -122,7 +122,8 @@ class Tokenizer:
         Punctuation starts a word in WordPiece and ALBERT (and tokens without an English letter in ALBERT), as in the
         authors' code; in byte-level BPE and the other unigram families it belongs to the preceding word.
         """
-        starts = np.fromiter((opens_word(token, self) for token in self.tokens), bool, self.size)
+        about = self.kind, self.family, self.continuation_prefix
+        starts = np.fromiter((opens_word(token, *about) for token in self.tokens), bool, self.size)
         starts[list(self.special_ids)] = True
         return starts
 

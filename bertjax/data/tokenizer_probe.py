@@ -21,12 +21,7 @@ _TEXTS = (
 
 
 def read_backend(text: str, path: object) -> HuggingFaceBackend:
-    """Returns the tokenizer of a `tokenizer.json`; raises `UserError` if it fails or takes too long.
-
-    Args:
-        text: the content of the file.
-        path: its path, for the message.
-    """
+    """Returns the tokenizer of the text of a `tokenizer.json`; raises `UserError` if it fails or takes too long."""
     results = list[HuggingFaceBackend]()
     failures = list[BaseException]()
 

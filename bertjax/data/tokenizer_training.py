@@ -212,11 +212,7 @@ def train_byte_bpe(
 ) -> HuggingFaceBackend:
     """Trains GPT-2's byte-level BPE. Texts get a leading space: a word is the same token at the start of a sentence.
 
-    Args:
-        documents: Texts.
-        family: Family of the special tokens.
-        vocab_size: Tokens, special ones included.
-        lowercase: Lower-case and strip accents.
+    Args: those of `train_wordpiece`.
     """
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -253,10 +249,7 @@ def train_wordlevel(
     """Trains a vocabulary of whole words, the most frequent ones first; others are unknown.
 
     Args:
-        documents: Texts.
-        family: Family of the special tokens.
-        vocab_size: Tokens, special ones included.
-        lowercase: Lower-case and strip accents.
+        documents, family, vocab_size, lowercase: those of `train_wordpiece`.
         pattern: Regular expression of a word; None = everything between two spaces.
         keep_spaces: Spaces are text, too.
 
@@ -307,10 +300,7 @@ def train_sentencepiece(
     """Trains sentencepiece's unigram model or BPE with the special tokens of a family, `last` ones after the trained.
 
     Args:
-        documents: Texts.
-        family: Family of the special tokens.
-        vocab_size: Tokens, special ones included.
-        lowercase: Lower-case and strip accents.
+        documents, family, vocab_size, lowercase: those of `train_wordpiece`.
         options: Options of the trainer.
     """
     import sentencepiece

@@ -7,28 +7,16 @@ attention kernels notice it if examples, of which they know the offsets, are not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from bertjax.data.corpus import Corpus, CorpusSplit
 from bertjax.data.formats.base import FormatSettings, example_ids
+from bertjax.data.mixture import MixtureSource
 from bertjax.errors import UserError
 from bertjax.types import Batch
 
 TOKEN_TYPES = 3  # of XLNet's segments; other formats have fewer
-
-
-class NamedSource(Protocol):
-    """Source as named in messages."""
-
-    @property
-    def name(self) -> str:
-        """Name of the source in messages."""
-
-    @property
-    def corpus(self) -> Corpus | CorpusSplit | None:
-        """Its corpus, to name the document of a wrong id; None if it has none."""
 
 
 def id_limits(settings: FormatSettings, vocab_size: int) -> dict[str, int]:
@@ -54,7 +42,7 @@ def require_special_tokens(settings: FormatSettings, vocab_size: int) -> None:
 
 
 def require_ids_in_range(
-    batch: Batch, limits: Mapping[str, int], sources: Sequence[NamedSource], source_of: np.ndarray
+    batch: Batch, limits: Mapping[str, int], sources: Sequence[MixtureSource], source_of: np.ndarray
 ) -> None:
     """Checks every integer field in one pass, without allocation, and that examples come in order and padding last.
 
@@ -82,7 +70,7 @@ def require_ids_in_range(
 
 
 def _out_of_range(
-    batch: Batch, name: str, limit: int, sources: Sequence[NamedSource], source_of: np.ndarray
+    batch: Batch, name: str, limit: int, sources: Sequence[MixtureSource], source_of: np.ndarray
 ) -> UserError:
     array = batch[name]
     sequence, column = (int(each[0]) for each in np.nonzero((array < 0) | (array >= limit)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Protocol
 
 # ideographs and kana: no spaces stand between their words
 _CJK = re.compile(
@@ -16,28 +15,19 @@ _ALBERT_MARKS = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _ALBERT_INNER = _ALBERT_MARKS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-class _TokenVocabulary(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def continuation_prefix(self) -> str: ...
-
-
-def opens_word(token: str, tokenizer: _TokenVocabulary) -> bool:
-    """Returns whether a token of this tokenizer starts a word."""
-    if tokenizer.kind == "wordlevel":
+def opens_word(token: str, kind: str, family: str, prefix: str) -> bool:
+    """Returns whether a token starts a word. Args: attributes of its `Tokenizer`, and its `continuation_prefix`."""
+    if kind == "wordlevel":
         return True
-    if tokenizer.kind == "wordpiece":
-        return not (tokenizer.continuation_prefix and token.startswith(tokenizer.continuation_prefix))
+    if kind == "wordpiece":
+        return not (prefix and token.startswith(prefix))
     if token.startswith(_SPACES):
         return True
-    if tokenizer.kind == "bpe":
+    if kind == "bpe":
         return bool(_CJK.match(_text_of_bytes(token)))
-    if tokenizer.family == "albert":
+    if family == "albert":
         return token in _ALBERT_MARKS or not _ALBERT_INNER.issuperset(token)
-    if tokenizer.family == "xlnet" and (token in _ALBERT_MARKS or token.startswith("<")):
+    if family == "xlnet" and (token in _ALBERT_MARKS or token.startswith("<")):
         return True  # zihangdai/xlnet:data_utils.py, _is_start_piece
     return bool(_CJK.match(token))
 

@@ -11,7 +11,7 @@ import itertools
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -49,25 +49,15 @@ def has_independent_words(content: Mapping[str, Any]) -> bool:
     )
 
 
-class TokenizerBackend(Protocol):
-    """The tokenizer library, as far as the memo asks it."""
-
-    def lists(self, texts: Sequence[str], /) -> list[list[int]]:
-        """The ids of texts."""
-
-    def located(self, texts: Sequence[str], /) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The ids of texts, and the characters [begin, end) that each of them stands for."""
-
-
 class WordCache:
-    """Cache of word ids. Not thread-safe.
+    """Cache of the word ids of a `HuggingFaceBackend`, by its `lists` and `located`. Not thread-safe.
 
     `marks_first` means that a word at the start of a text differs from the same word after a space (byte-level BPE
     without `add_prefix_space`), `splits_marks` that every ASCII mark is a word (BERT's rules).
     """
 
-    def __init__(self, library: TokenizerBackend, marks_first: bool, splits_marks: bool) -> None:
-        self._library, self._marks_first, self._splits_marks = library, marks_first, splits_marks
+    def __init__(self, backend: Any, marks_first: bool, splits_marks: bool) -> None:
+        self._backend, self._marks_first, self._splits_marks = backend, marks_first, splits_marks
         self._clear()
 
     def _clear(self) -> None:
@@ -85,7 +75,7 @@ class WordCache:
         results = self._known(list(itertools.chain.from_iterable(words for words in by_words if words is not None)))
         if not others:
             return _sums(results[0], np.fromiter((len(words or ()) for words in by_words), np.int64)), results[1]
-        return _merged(by_words, results, flatten_ids(self._library.lists(others)))
+        return _merged(by_words, results, flatten_ids(self._backend.lists(others)))
 
     def _words(self, text: str) -> list[str] | None:
         """The words of a text, None for one that must be encoded as a whole."""
@@ -121,7 +111,7 @@ class WordCache:
         parts = [self._parts(word) for word in words]
         new = dict.fromkeys(part for current in parts for part in current if part not in self._slots)
         first = [word for word in new if word.startswith(_FIRST)]
-        self._store(first, *flatten_ids(self._library.lists([word[1:] for word in first])))
+        self._store(first, *flatten_ids(self._backend.lists([word[1:] for word in first])))
         self._ask([word for word in new if not word.startswith(_FIRST)])
         compound = [(word, current) for word, current in zip(words, parts, strict=True) if len(current) > 1]
         lengths, ids = self._known([part for _, current in compound for part in current])
@@ -137,7 +127,7 @@ class WordCache:
             group = words[begin : begin + _WORDS_PER_CALL]
             lines = [group[start : start + _WORDS_PER_TEXT] for start in range(0, len(group), _WORDS_PER_TEXT)]
             texts = [" " * self._marks_first + " ".join(line) for line in lines]
-            for line, (ids, spans) in zip(lines, self._library.located(texts), strict=True):
+            for line, (ids, spans) in zip(lines, self._backend.located(texts), strict=True):
                 # Each word with the preceding space, for which byte-level BPE may have a token.
                 begins = offsets([len(word) + 1 for word in line])[:-1] - (not self._marks_first)
                 last = np.fromiter((end for _, end in spans), np.int64, len(spans)) - 1

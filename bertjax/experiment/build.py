@@ -238,14 +238,9 @@ def _require_same_state(phases: list[tuple[Phase, Objective, optax.GradientTrans
 
 
 def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
-    """Selects the platform and the compilation cache, and checks mesh and batch size.
+    """Selects the platform and the compilation cache, checks mesh and batch size, and returns the mesh.
 
-    Args:
-        cfg: checked config.
-        devices: devices of the mesh; all by default.
-
-    Returns:
-        The mesh.
+    `devices` are those of the mesh; all by default.
 
     Raises:
         UserError: the devices do not suffice for the platform, the mesh or the batch size.

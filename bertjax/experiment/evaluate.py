@@ -71,17 +71,11 @@ def _evaluate_pretraining(workdir: Path, run: StoredRun) -> Metrics:
     phases = len(run.experiment.programs)
     exp = build.make_experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
     exp = dataclasses.replace(exp, programs=exp.programs[:phases])
-    setup = eval_setup(exp, run)
+    objective, eval_step, params = eval_setup(exp, run)
     sets = from_config.eval_sets(exp.programs[-1].phase.cfg, prepared)
     with jax.set_mesh(exp.mesh):
-        metrics = compute_metrics(
-            setup.eval_step,
-            build.padded_params(setup.params, exp.model),
-            exp.frozen,
-            sets,
-            setup.objective,
-            exp.mesh,
-        )
+        params = build.padded_params(params, exp.model)
+        metrics = compute_metrics(eval_step, params, exp.frozen, sets, objective, exp.mesh)
     print(f"step {run.step}: {eval_line(metrics)}")
     if len(sets) > 1:
         for name in sets:

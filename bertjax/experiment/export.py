@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +12,8 @@ from ml_collections import ConfigDict
 from bertjax.config import parse
 from bertjax.config.model import float32_config
 from bertjax.data.sources import iter_documents
-from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.experiment import build
-from bertjax.experiment.load import join_towers, load_run
+from bertjax.experiment.load import StoredRun, join_towers, load_run
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
 from bertjax.hf.encoder_decoder.folders import loader
@@ -28,7 +25,6 @@ from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.push import check_repository, push_to_hub
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, save_sentence_transformers
-from bertjax.types import Params
 
 _SAMPLED_LINES, _SAMPLED_CHARS = 200, 20_000  # of all text, of a document
 
@@ -70,74 +66,45 @@ def export(
     if upload is not None:
         check_repository(upload.repo, overwrite=overwrite)
     run = load_run(workdir, step, average_last)
-    export_params(
-        run.experiment,
-        run.tokenizer,
-        run.params,
-        run.step,
-        run.meta["tokens"],
-        workdir,
-        out,
-        overwrite=overwrite,
-        pooling=pooling,
-        averaged=run.steps,
-        network=network,
-        num_examples=run.meta.get("examples"),
-        **storage,
-    )
+    export_run(run, workdir, out, overwrite=overwrite, pooling=pooling, network=network, **storage)
     if upload is not None:
         message = f"Step {run.step}, exported by bertjax"
         address = push_to_hub(out, upload.repo, private=not upload.public, overwrite=overwrite, message=message)
         print(f"uploaded to {address}")
 
 
-def export_params(
-    exp: build.Experiment,
-    tokenizer: Tokenizer,
-    params: Params,
-    step: int,
-    tokens: int,
+def export_run(
+    run: StoredRun,
     workdir: Path,
     out: Path,
     overwrite: bool = True,
     pooling: Pooling | None = None,
-    averaged: Sequence[int] = (),
     network: str | None = None,
-    num_examples: Mapping[str, int] | None = None,
     **storage: Any,
 ) -> None:
     """Exports parameters and tokenizer, verifies the folder, and prints how to load it.
 
     Args:
-        exp: experiment of the run.
-        tokenizer: its tokenizer.
-        params: host parameters without vocabulary padding.
-        step: their step.
-        tokens: number of training tokens, for the model card.
+        run: the run, whose meta has the numbers of `tokens` and, in a task, `examples` for the model card.
         workdir: work directory, whose metrics the model card shows.
-        out: folder to write.
-        overwrite: replaces an earlier export.
-        pooling: writes a folder of sentence-transformers with this pooling.
-        averaged: steps of the checkpoints whose weights were averaged.
-        network: name of the network to export; the main one by default.
-        num_examples: labelled examples of every split of a task, for the model card.
-        **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
+        out, overwrite, pooling, network, **storage: those of `export`.
 
     Raises:
         UserError: an encoder-decoder has `pooling`; or as `save_pretrained`.
     """
     # The metrics of the last step are not those of averaged weights.
-    metrics = {} if len(averaged) > 1 else metrics_at(workdir, step)
-    model = _exported_model(exp, params, network, tokenizer)
+    metrics = {} if len(run.steps) > 1 else metrics_at(workdir, run.step)
+    model = _exported_model(run, network)
     labels = model.config.labels if isinstance(model, PretrainedModel) else ()
-    card = model_facts(exp.cfg, tokenizer, tokens, step, metrics, labels=labels, num_examples=num_examples)
-    origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
-    if len(averaged) > 1:
-        card["steps"] = f"{step} ({origin})"
+    card = model_facts(run, metrics, labels)
+    origin = f"step {run.step}"
+    if len(run.steps) > 1:
+        origin = f"the average of steps {', '.join(map(str, run.steps))}"
+        card["steps"] = f"{run.step} ({origin})"
     storage |= {"card": card, "overwrite": overwrite}
     if isinstance(model, PretrainedModel):
-        texts = [] if exp.objective.config.is_finetuning else _sample_lines(exp.cfg)
-        hint = _save_network(out, model, pooling, tokenizer=tokenizer, sample_texts=texts, **storage)
+        texts = [] if run.experiment.objective.config.is_finetuning else _sample_lines(run.experiment.cfg)
+        hint = _save_network(out, model, pooling, tokenizer=run.tokenizer, sample_texts=texts, **storage)
     elif pooling is not None:
         raise UserError("a folder of sentence-transformers holds one network; export the encoder with --network model")
     else:
@@ -146,19 +113,17 @@ def export_params(
     print(hint)
 
 
-def _exported_model(
-    exp: build.Experiment, params: Params, name: str | None, tokenizer: Tokenizer
-) -> PretrainedModel | PretrainedEncoderDecoder:
+def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | PretrainedEncoderDecoder:
     """Returns the network of this name, by default the main model, an encoder-decoder with its tokenizer."""
-    objective, both = exp.objective, exp.objective.encoder_decoder
-    if both is not None and name is None:
-        return join_towers(exp, both, params, tokenizer)
+    objective = run.experiment.objective
+    if objective.encoder_decoder is not None and name is None:
+        return join_towers(run, objective.encoder_decoder, run.params)
     alone = [each for each, network in objective.networks.items() if network.stands_alone]
     name = alone[0] if name is None else name
     if name not in alone:
         raise UserError(f"this run has no network {name!r} that stands alone; there is {' and '.join(alone)}")
     config, heads = objective.networks[name]
-    return PretrainedModel(float32_config(config), objective.network_params(params, name), heads)
+    return PretrainedModel(float32_config(config), objective.network_params(run.params, name), heads)
 
 
 def _save_network(out: Path, model: PretrainedModel, pooling: Pooling | None, **arguments: Any) -> str:

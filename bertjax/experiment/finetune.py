@@ -19,9 +19,9 @@ from bertjax.experiment import build
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.eval_metric_names import require_metric
-from bertjax.experiment.export import export_params
+from bertjax.experiment.export import export_run
 from bertjax.experiment.init_from import load_initial_weights
-from bertjax.experiment.load import SourceModel
+from bertjax.experiment.load import SourceModel, StoredRun
 from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
 from bertjax.experiment.task import (
     Task,
@@ -139,21 +139,9 @@ def train_task(
         print(f"held out, {of_steps}: {scores_line(metrics)}")
     params = build.unpadded_params(params, exp.model)
     if cfg.export.at_end:
-        out = workdir / "export"
-        processes.run_on_first(
-            "the export",
-            lambda: export_params(
-                exp,
-                task.tokenizer,
-                params,
-                step,
-                feed.tokens,
-                workdir,
-                out,
-                averaged=averaged,
-                num_examples=feed.examples,
-            ),
-        )
+        meta = {"tokens": feed.tokens, "examples": feed.examples}
+        run_to_export = StoredRun(exp, task.tokenizer, params, step, meta, averaged)
+        processes.run_on_first("the export", lambda: export_run(run_to_export, workdir, workdir / "export"))
     return metrics
 
 

@@ -275,17 +275,13 @@ def load_generative(folder: Path, head: str | None = "mlm") -> Generative:
     if both is None:
         return Generative(*_to_device(_of_run(run, head))[:2])
     platform.enable_compile_cache(base_config())
-    return Generative(
-        join_towers(run.experiment, both, jax.device_put(run.params, may_alias=False), run.tokenizer), run.tokenizer
-    )
+    return Generative(join_towers(run, both, jax.device_put(run.params, may_alias=False)), run.tokenizer)
 
 
 def load_finetuned(folder: Path, trained: TaskConfig | None) -> LoadedModel | Generative:
     """Loads a model with the head of its task, or the encoder-decoder that generates; the folder is there.
 
-    Args:
-        folder: a folder, or a work directory.
-        trained: the task of a work directory.
+    `trained` is the task of a work directory.
     """
     if trained is not None:
         generates = trained.spec.has_targets
@@ -295,23 +291,21 @@ def load_finetuned(folder: Path, trained: TaskConfig | None) -> LoadedModel | Ge
     return load_generative(folder) if generates else load_model(folder)
 
 
-def join_towers(
-    exp: build.Experiment, config: EncoderDecoderConfig, params: Params, tokenizer: Tokenizer
-) -> PretrainedEncoderDecoder:
+def join_towers(run: StoredRun, config: EncoderDecoderConfig, params: Params) -> PretrainedEncoderDecoder:
     """Returns the encoder-decoder of a run.
 
     Args:
-        exp: experiment of the run.
+        run: the run, with whose tokenizer's special tokens texts begin and end.
         config: its towers.
-        params: its parameters without padding of the vocabulary.
-        tokenizer: its tokenizer, whose special tokens texts begin and end with.
+        params: its parameters, on the host or on a device.
     """
+    tokenizer = run.tokenizer
     encoder, decoder = float32_config(config.encoder), float32_config(config.decoder)
     towers = with_family(dataclasses.replace(config, encoder=encoder, decoder=decoder))
     ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}
     generation = ids | {"decoder_start_token_id": config.decoder_start_token_id}
-    if exp.objective.config.is_finetuning:
-        generation |= task_settings(exp.cfg).generation
+    if run.experiment.objective.config.is_finetuning:
+        generation |= task_settings(run.experiment.cfg).generation
     files = tokenizer.huggingface_files(config.encoder.max_position_embeddings)
     return PretrainedEncoderDecoder(towers, params, generation, files)
 

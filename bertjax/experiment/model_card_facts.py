@@ -13,34 +13,22 @@ from ml_collections import ConfigDict
 from bertjax.config.objectives import objective_config
 from bertjax.config.phases import amounts, source_texts
 from bertjax.config.task import task_config
-from bertjax.data.tokenizer import Tokenizer
+from bertjax.experiment.load import StoredRun
 from bertjax.experiment.workdir import parse_checkpoint
 from bertjax.io.hub import is_hub_name, parse_hub_name
 
 _HUB_CACHE = re.compile(r"models--([^/]+)(?:/snapshots/([^/]+))?")
 
 
-def model_facts(
-    cfg: ConfigDict,
-    tokenizer: Tokenizer,
-    tokens: int,
-    step: int,
-    metrics: Mapping[str, float],
-    *,
-    labels: tuple[str, ...] = (),
-    num_examples: Mapping[str, int] | None = None,
-) -> dict[str, Any]:
+def model_facts(run: StoredRun, metrics: Mapping[str, float], labels: tuple[str, ...] = ()) -> dict[str, Any]:
     """Returns the facts that `hf.model_card.render_model_card` prints.
 
     Args:
-        cfg: config of the run.
-        tokenizer: its tokenizer.
-        tokens: number of tokens of the training data.
-        step: step of the exported weights.
+        run: the run with the exported weights.
         metrics: their `eval/...` metrics.
         labels: names of the labels that the model predicts.
-        num_examples: number of labelled examples of the splits `train` and `eval`, if known.
     """
+    cfg, tokenizer = run.experiment.cfg, run.tokenizer
     objective = objective_config(cfg)
     measured = {
         name.removeprefix("eval/"): value
@@ -48,7 +36,7 @@ def model_facts(
         if name.startswith("eval/") and name.count("/") == 1 and math.isfinite(value)
     }
     facts = {
-        "steps": step,
+        "steps": run.step,
         "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} tokens",
         "seed": cfg.seed,
     }
@@ -56,17 +44,17 @@ def model_facts(
         facts["base_model"] = base_model(cfg)
         facts["base_revision"] = hub_revision(cfg.init_from)
     if objective.is_finetuning:
-        return facts | _task_facts(cfg, labels, num_examples or {}) | {"eval": measured}
+        return facts | _task_facts(cfg, labels, run.meta.get("examples") or {}) | {"eval": measured}
     first = 0
     if cfg.resume_from is not None:
         workdir, first = parse_checkpoint(cfg.resume_from)
         facts["continues"] = f"{workdir.name} from step {first:,}"
     return facts | {
         "objective": objective.summary,
-        "data": f"{', '.join(source_texts(cfg))} ({tokens:,} tokens)",
+        "data": f"{', '.join(source_texts(cfg))} ({run.meta['tokens']:,} tokens)",
         "batch_size": cfg.train.batch_size,
         "seq_len": cfg.data.seq_len,
-        "tokens_seen": amounts(cfg, step)[1] - amounts(cfg, first)[1],
+        "tokens_seen": amounts(cfg, run.step)[1] - amounts(cfg, first)[1],
         "eval": {name: value for name, value in measured.items() if name.endswith(("_loss", "_accuracy"))},
     }
 

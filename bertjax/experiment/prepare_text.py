@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.data import from_config, tokenizer_from_config
-from bertjax.data.corpus import open_corpus
 from bertjax.data.from_config import Prepared
 from bertjax.data.prepare import describe_corpus
 from bertjax.data.tokenizer_io import load_tokenizer
@@ -25,10 +23,6 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
     """Returns tokenizer and corpora of a config.
 
     Only the first process reads the sources, and those that do not see its folders: hosts without a shared disk.
-
-    Args:
-        cfg: checked config.
-        processes: processes that train together.
 
     Raises:
         UserError: the text cannot be prepared, or a process reads another one than the first.
@@ -71,17 +65,10 @@ def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
 
 def _opened(cfg: ConfigDict, described: Mapping[str, Any]) -> Prepared:
     """Opens the text that the first process has prepared."""
-    named = cfg.data.tokenizer not in TOKENIZER_MODELS
-    if named:
+    if cfg.data.tokenizer not in TOKENIZER_MODELS:
         tokenizer = tokenizer_from_config.load_or_train_tokenizer(cfg)
     else:
         tokenizer = tokenizer_from_config.complete_tokenizer(load_tokenizer(described["tokenizer"]), cfg)
     training = {name: describe_corpus(Path(folder)) for name, folder in described["training"].items()}
-    counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
-    return Prepared(
-        tokenizer=tokenizer,
-        vocabulary=tokenizer.vocabulary(counts),
-        training=training,
-        held_out={name: describe_corpus(Path(folder)) for name, folder in described["held_out"].items()},
-        lists=from_config.list_digests(cfg),
-    )
+    held_out = {name: describe_corpus(Path(folder)) for name, folder in described["held_out"].items()}
+    return from_config.join_prepared(cfg, tokenizer, training, held_out)

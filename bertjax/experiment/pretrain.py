@@ -25,11 +25,11 @@ from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.compile_ahead import compile_meanwhile
 from bertjax.experiment.eval_metric_names import require_best_metric
-from bertjax.experiment.export import export_params
+from bertjax.experiment.export import export_run
 from bertjax.experiment.growth import GROWING, needs_growth
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
-from bertjax.experiment.load import SourceModel, load_source_model, write_teacher
+from bertjax.experiment.load import SourceModel, StoredRun, load_source_model, write_teacher
 from bertjax.experiment.prepare_text import prepare_on_first_process
 from bertjax.experiment.resume_from import require_checkpoint, restore_from_other_run
 from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
@@ -78,7 +78,9 @@ def pretrain(
 def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback: Callback) -> None:
     connect_devices(build.check_devices(cfg))  # before tokenization, which may take hours
     pin_commits(cfg, workdir, processes)
-    changes, resumes = processes.run_on_first("the work directory", lambda: _changes(workdir, cfg))
+    changes, resumes = processes.run_on_first(
+        "the work directory", lambda: (changed_keys(workdir, cfg), has_checkpoints(workdir))
+    )
     if not resumes:
         require_init_source(cfg)
         require_checkpoint(cfg)
@@ -108,11 +110,6 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
         params = exp.eval_params(state) if len(steps) == 1 else averaged_params(exp, checkpoints, steps)
     params = build.unpadded_params(params, exp.model)
     processes.run_on_first("the export", lambda: _finish(exp, prepared, workdir, step, params, steps))
-
-
-def _changes(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
-    """Returns the keys that changed since the checkpoints in `workdir`, and whether there are any checkpoints."""
-    return changed_keys(workdir, cfg), has_checkpoints(workdir)
 
 
 def _write_settings(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Teacher | None) -> None:
@@ -264,9 +261,8 @@ def _finish(
     """Prints predictions for `eval.fill_mask`, and exports if the config says so."""
     print_mask_predictions(exp, prepared, params)
     if exp.cfg.export.at_end:
-        tokens = from_config.total_tokens(prepared)
-        out = workdir / "export"
-        export_params(exp, prepared.tokenizer, params, step, tokens, workdir, out, averaged=averaged)
+        meta = {"tokens": from_config.total_tokens(prepared)}
+        export_run(StoredRun(exp, prepared.tokenizer, params, step, meta, averaged), workdir, workdir / "export")
 
 
 def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Params) -> None:

@@ -6,7 +6,6 @@ A decay of the learning rate from several steps of one run, or a last phase on o
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 from ml_collections import ConfigDict
 
@@ -32,7 +31,11 @@ def require_checkpoint(cfg: ConfigDict) -> None:
             f"set it above {step}"
         )
     read_config(workdir)
-    _require_step(cfg.resume_from, workdir, step)
+    steps = checkpoint_steps(workdir)
+    if step not in steps:
+        raise UserError(
+            f"resume_from={cfg.resume_from}: {workdir} has no checkpoint of step {step}; it has {comma_list(steps)}"
+        )
 
 
 def restore_from_other_run(
@@ -71,9 +74,3 @@ def restore_from_other_run(
     for key, before, now in changes:
         print(f"  {key}: {before} -> {now}")
     return restored.state, changes
-
-
-def _require_step(value: str, workdir: Path, step: int) -> None:
-    steps = checkpoint_steps(workdir)
-    if step not in steps:
-        raise UserError(f"resume_from={value}: {workdir} has no checkpoint of step {step}; it has {comma_list(steps)}")

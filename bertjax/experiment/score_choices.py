@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -194,7 +194,7 @@ def _read(text: str, task: ChoiceTask, flag: str) -> _Examples:
     columns = [("--template", name) for name in task.fields] + [("--label-column", task.label_column)]
     examples = _Examples([], [])
     for where, row in read_rows(source, columns):
-        *values, label = map(_as_text, row)
+        *values, label = map(str, row)
         if label not in task.choices:
             raise UserError(f"{where}: label {label!r} is not one of --choices {comma_list(task.choices)}")
         examples.values.append(dict(zip(task.fields, values, strict=True)))
@@ -208,7 +208,3 @@ def _kind(path: str, flag: str) -> str:
     ending = bare_name(path).rpartition(".")[2]
     require_one_of(f"the ending of {flag} {path}", ending, ("jsonl", "parquet", "tsv", "csv"))
     return ending
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)

@@ -111,26 +111,16 @@ def init_student_layers(exp: build.Experiment, teacher: Teacher | None, state: T
     return state._replace(params=put_tree(params, shardings), opt_state=reset_ema(state.opt_state, params))
 
 
-class EvalSetup(NamedTuple):
-    """Objective, jitted step and parameters of an evaluation."""
+def eval_setup(exp: build.Experiment, run: StoredRun) -> tuple[Objective, Callable, Params]:
+    """Returns objective, jitted step and parameters to evaluate, without a teacher that is missing or has changed.
 
-    objective: Objective
-    eval_step: Callable
-    params: Params
-
-
-def eval_setup(exp: build.Experiment, run: StoredRun) -> EvalSetup:
-    """Returns the evaluation of a run, without the teacher if that is missing or has changed.
-
-    Args:
-        exp: experiment of the run; gets the teacher's parameters.
-        run: the loaded run.
+    The experiment gets the teacher's parameters.
 
     Raises:
         UserError: the objective has no loss without the teacher.
     """
     if not isinstance(exp.objective, Distillation):
-        return EvalSetup(exp.objective, exp.eval_step, run.params)
+        return exp.objective, exp.eval_step, run.params
     folder = exp.cfg.objective.distillation.teacher
     try:
         teacher = read_teacher(exp.cfg, run.tokenizer)
@@ -139,13 +129,13 @@ def eval_setup(exp: build.Experiment, run: StoredRun) -> EvalSetup:
         teacher, reason = None, str(error)
     if teacher is not None and teacher.digest == run.meta["data"].get("teacher"):
         attach_teacher(exp, teacher)
-        return EvalSetup(exp.objective, exp.eval_step, run.params)
+        return exp.objective, exp.eval_step, run.params
     alone = exp.objective.without_teacher()
     if alone is None:
         raise UserError(f"without its teacher this student has no loss to evaluate: {reason}")
     print(f"evaluating the student without its teacher: {reason}")
     eval_step = compile_eval_step(exp.mesh, alone, build.EVAL_SEED)
-    return EvalSetup(alone, eval_step, exp.objective.network_params(run.params, "model"))
+    return alone, eval_step, exp.objective.network_params(run.params, "model")
 
 
 def _distillation(objective: Objective) -> Distillation:

@@ -38,14 +38,10 @@ ChangedKey = tuple[str, Any, Any]
 
 @contextlib.contextmanager
 def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Iterator[None]:
-    """Makes the work directory and locks it against other runs.
+    """Makes the work directory and locks it against other runs; the processes of this run hold the lock together.
 
     A directory that it made is removed again if it is empty at the end, or if a `UserError` ended the run before it
     had any result.
-
-    Args:
-        workdir: the work directory.
-        processes: processes of this run, which hold the lock together.
 
     Raises:
         DirectoryInUseError: another run, or a process that is left of it, uses the directory.

@@ -67,9 +67,6 @@ def pin(name: str | os.PathLike[str]) -> str:
 def fetch(name: str | os.PathLike[str]) -> Path:
     """Returns the folder of a revision in the cache, after downloading the files that it lacks, without progress bars.
 
-    Args:
-        name: `hub:NAME[@REVISION]`.
-
     Raises:
         UserError: there is no such revision, or neither Hub nor cache hold the files.
     """

@@ -119,12 +119,7 @@ class ProgressBar:
 
 
 def fold(text: str, width: int) -> str:
-    """Breaks a line between its parts, which two spaces separate, instead of inside of them.
-
-    Args:
-        text: Parts such as "loss 7.250  lr 1.00e-04".
-        width: Maximum length of a line, unless a part is longer.
-    """
+    """Breaks a line such as "loss 7.250  lr 1.00e-04" at a width, between its parts, which two spaces separate."""
     lines = [""]
     for part in text.split("  "):
         if lines[-1] and len(lines[-1]) + 2 + len(part) > width:

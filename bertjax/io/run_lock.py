@@ -61,10 +61,7 @@ class RunLock:
         return line
 
     def join(self, first: str) -> None:
-        """Locks the directory for another process of a run.
-
-        Args:
-            first: What `acquire` returned to the first process.
+        """Locks the directory for another process of a run; `first` is what `acquire` returned to the first process.
 
         Raises:
             UserError: This process sees another directory than the first one.

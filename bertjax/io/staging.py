@@ -30,7 +30,7 @@ from bertjax.errors import UserError
 from bertjax.io import atomic
 from bertjax.io.run_lock import LOCK, DirectoryInUseError, is_locked
 from bertjax.io.store import Store
-from bertjax.storage import ObjectInfo, copy_folder, is_url, to_url
+from bertjax.storage import copy_folder, is_url, to_url
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class StoredFolder:
                 with contextlib.suppress(FileNotFoundError):
                     (self.folder / name).unlink()
             self._drop_checkpoints(there)
-            changed = [name for name, each in there.items() if not self._is_same(name, each, files.get(name))]
+            changed = [name for name, each in there.items() if files.get(name) != [*each, *_stamp(self.folder / name)]]
             longer = {name: content for name in changed if (content := self._longer_log(name)) is not None}
             self._store.download((name, self.folder / name) for name in changed if name not in longer)
             files = {name: [*each, *_stamp(self.folder / name)] for name, each in there.items() if name not in longer}
@@ -184,9 +184,6 @@ class StoredFolder:
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.name not in steps:
                 shutil.rmtree(path, ignore_errors=True)
-
-    def _is_same(self, name: str, entry: ObjectInfo, known: list[Any] | None) -> bool:
-        return known is not None and known == [*entry, *_stamp(self.folder / name)]
 
     def _marker(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.folder / MARKER).read_text(encoding="utf-8"))

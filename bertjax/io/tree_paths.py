@@ -8,8 +8,8 @@ from typing import Any
 from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
 
 
-def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the leaves of nested dicts by `prefix` + path, in the order of `jax.tree.leaves`."""
+def flatten_tree(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns the leaves of nested dicts, or of any pytree, by `prefix` + path, in the order of `jax.tree.leaves`."""
     leaves, _ = tree_flatten_with_path(tree)
     return {f"{prefix}{keystr(path, simple=True, separator='/')}": leaf for path, leaf in leaves}
 

@@ -92,12 +92,7 @@ class SequenceToSequence(Objective):
     def decoder_source(
         self, states: Float[Array, "B S D"], batch: Batch
     ) -> tuple[Float[Array, "B K D"], Int[Array, "B K"]]:
-        """Returns the states that the decoder attends to, and the examples that they belong to.
-
-        Args:
-            states: last hidden states of the encoder.
-            batch: the corrupted batch.
-        """
+        """Returns the states that the decoder attends to, and the examples that they belong to."""
         return states, batch["segment_ids"]
 
 

@@ -89,19 +89,20 @@ def chunked_vocab_loss_sums(
     """
     batch_size, length = ids.shape
     chunk_len = min(length, max(1, _CHUNK_TOKENS // batch_size))
-    padding = -length % chunk_len
-
-    def split(x: Array) -> Array:
-        padded = jnp.pad(x, [(0, 0), (0, padding), *[(0, 0)] * (x.ndim - 2)])
-        return jnp.moveaxis(padded.reshape(batch_size, -1, chunk_len, *x.shape[2:]), 1, 0)
 
     @jax.checkpoint
     def chunk_sums(chunk: tuple[Array, Array, Array]) -> dict[str, Sum]:
         logits, size = model.mlm_logits(chunk[0]), model.config.vocab_size
         return vocab_loss_sums(name, logits, *chunk[1:], label_smoothing, size)
 
-    sums = jax.lax.map(chunk_sums, (split(hidden_states), split(ids), split(weights)))
+    sums = jax.lax.map(chunk_sums, tuple(split_sequences(each, chunk_len) for each in (hidden_states, ids, weights)))
     return jax.tree.map(lambda values: values.sum(), sums)
+
+
+def split_sequences(x: Array, width: int) -> Array:
+    """Returns [chunks, B, width, ...]: the slices of sequences [B, S, ...], padded with zeros at the end."""
+    padded = jnp.pad(x, [(0, 0), (0, -x.shape[1] % width), *[(0, 0)] * (x.ndim - 2)])
+    return jnp.moveaxis(padded.reshape(len(x), -1, width, *x.shape[2:]), 1, 0)
 
 
 def unigram_sums(name: str, nll: np.ndarray, ids: Int[Array, "*b"], weights: Float[Array, "*b"]) -> dict[str, Sum]:

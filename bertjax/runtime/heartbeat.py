@@ -100,12 +100,7 @@ class Heartbeat:
         time.sleep(self._timeout + 2 * self._period)
 
     def fail(self, message: str, code: int) -> None:
-        """Ends all processes; does not return.
-
-        Args:
-            message: One line for the standard error of every process.
-            code: Their exit status.
-        """
+        """Ends all processes with one line on the standard error of each, and one exit status; does not return."""
         failure = {"process": self._index, "host": self._host, "message": message, "code": code}
         with contextlib.suppress(Exception):  # another process failed first, or the service is gone
             self._client.key_value_set(FAILED, json.dumps(failure))
@@ -245,12 +240,7 @@ class Heartbeat:
 
 
 def exit_immediately(message: str, code: int) -> None:
-    """Ends this process with a line on stderr: every other way to end may wait for lost processes.
-
-    Args:
-        message: The line.
-        code: The exit status.
-    """
+    """Ends this process with a line on stderr and a status: every other way to end may wait for lost processes."""
     # In a thread: a print may be stuck in a pipe that is not read.
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)
     flush.start()

@@ -157,11 +157,7 @@ class MultiProcessGroup(ProcessGroup):
             raise self._timeout_error(what, error) from error
 
     def barrier(self, what: str, seconds: int) -> None:
-        """Waits for all processes.
-
-        Args:
-            what: Name of the barrier, also for the message after a timeout.
-            seconds: Longest wait.
+        """Waits for all processes, at most so many seconds; `what` names the barrier, also in messages.
 
         Raises:
             UserError: Some process did not arrive in time.
@@ -248,9 +244,6 @@ def join_processes(config: DistributedConfig) -> Iterator[ProcessGroup]:
     """Joins the processes of this run, if there are several; all but the first print nothing.
 
     Enter it before jax initialises its devices.
-
-    Args:
-        config: Launcher, addresses and timeouts.
 
     Raises:
         UserError: The processes cannot be found, or did not answer in time.

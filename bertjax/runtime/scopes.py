@@ -55,12 +55,7 @@ def scopes_by_instruction(hlo: str) -> dict[str, StepScope]:
 
 
 def most_common_op_name(program: Program, instruction: Instruction) -> str:
-    """Returns the most common name among the instructions that an unnamed one consists of.
-
-    Args:
-        program: the program.
-        instruction: one of its instructions.
-    """
+    """Returns the most common name among the instructions that an unnamed one consists of."""
     names: Counter[str] = Counter()
     for role, callee in instruction.called:
         if role in ("calls", "to_apply"):

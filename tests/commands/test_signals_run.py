@@ -67,7 +67,7 @@ def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
         assert f"stopped by {number.name}; saved at step {saved}, the same command resumes" in output, moment
         assert steps_saved(workdir)[-1] == saved, moment
     with monkeypatch.context() as patch:  # trained, but not yet exported: there is nothing to save
-        patch.setattr(pretrain, "export_params", signalling(signal.SIGINT, pretrain.export_params))
+        patch.setattr(pretrain, "export_run", signalling(signal.SIGINT, pretrain.export_run))
         usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
         try:
             assert lab.run("pretrain", "--workdir", workdir) == 128 + signal.SIGINT

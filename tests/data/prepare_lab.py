@@ -13,7 +13,6 @@ import numpy as np
 from bertjax.config.filters import FilterConfig
 from bertjax.data.prepare import CorpusRecipe, PreparedCorpus, prepare_corpus
 from bertjax.data.sentence_splitter import split_sentences
-from bertjax.data.sources import is_held_out
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_training import train_tokenizer
 
@@ -59,7 +58,6 @@ def prepare(
         "tokenizer": tokenizer(),
         "split_sentences": split_sentences,
         "recipe": CorpusRecipe(0.1, filters or FilterConfig()),
-        "is_held_out": is_held_out,
         "cache_dir": cache_dir,
     }
     return prepare_corpus(texts, **(options | changes))

@@ -26,7 +26,6 @@ def folder(tmp_path):
         tokenizer=Letters(),
         split_sentences=str.split,
         recipe=CorpusRecipe(eval_fraction=0.0),
-        is_held_out=lambda text, fraction: False,
         cache_dir=tmp_path,
     )
     return prepared.folder

@@ -18,7 +18,7 @@ from prepare_lab import documents, prepare, tokenizer
 
 from bertjax.data.corpus import open_corpus
 from bertjax.data.formats import make_format
-from bertjax.data.pipeline import MixtureSource, Pipeline
+from bertjax.data.pipeline import MixtureSource, Pipeline, Prefetcher
 from bertjax.data.workers import WorkerPool
 
 PREPARING = """
@@ -106,13 +106,13 @@ def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path) -> Non
     pipeline = Pipeline([MixtureSource("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size)
     batches, measured, others = 20_000, [], threading.active_count()
     warm = batches // 3
-    with pipeline.prefetch(0, batches) as ahead:
+    with Prefetcher(pipeline.batch, 0, batches) as ahead:
         for cursor, _ in ahead:
             if cursor in (warm, batches - 1):
                 gc.collect()
                 measured.append((files_open(), threading.active_count() <= others + 5, resident()))
     (files, quiet, before), (files_later, quiet_later, after) = measured
-    assert pipeline.epochs_at(batches)["toys"] > 50
+    assert pipeline.num_used(16 * batches)["toys"] > 50 * pipeline.sequences_per_epoch["toys"]
     assert files == files_later and quiet and quiet_later
     assert after - before < 1e6 * (batches - warm) / 1000 + 2e6  # 1 MB per thousand batches, and a margin
 
@@ -128,7 +128,7 @@ def test_readers_and_workers_that_come_and_go_leave_no_files_open(tmp_path: Path
         pipeline = Pipeline(
             [MixtureSource("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size
         )
-        with pipeline.prefetch(0, 10**6) as ahead:
+        with Prefetcher(pipeline.batch, 0, 10**6) as ahead:
             next(ahead)
 
     def start_workers() -> None:

@@ -12,7 +12,7 @@ from bertjax.data.corpus import Corpus, offsets
 from bertjax.data.counter_rng import CounterRng
 from bertjax.data.formats import PACKABLE, make_format, packed
 from bertjax.data.formats.base import FormatSettings, assemble_sequences
-from bertjax.data.pipeline import MixtureSource, Pipeline
+from bertjax.data.pipeline import MixtureSource, Pipeline, Prefetcher
 from bertjax.errors import UserError
 
 PAD, CLS, SEP = 1, 2, 3
@@ -200,7 +200,7 @@ def test_readers_and_their_order_change_nothing(readers, expected):
 @pytest.mark.parametrize("depth", [1, 4])
 def test_prefetching_changes_nothing(depth, expected):
     """P3."""
-    with mixed_pipeline().prefetch(0, 200, depth=depth) as ahead:
+    with Prefetcher(mixed_pipeline().batch, 0, 200, depth) as ahead:
         assert [digest_of(batch) for _, batch in ahead] == expected
 
 
@@ -222,7 +222,6 @@ def test_a_resumed_run_goes_on_where_it_stopped(name, where):
         going_on.batch(cursor)
     for cursor in range(cursors[where], cursors[where] + 3):
         assert digest_of(resumed.batch(cursor)) == digest_of(going_on.batch(cursor))
-        assert resumed.epochs_at(cursor) == going_on.epochs_at(cursor)
 
 
 def test_each_epoch_holds_every_example_once_and_runs_into_the_next():

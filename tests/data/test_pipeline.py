@@ -157,16 +157,6 @@ def test_without_weights_sources_are_mixed_by_size():
     assert abs((ids >= 50_000).mean() - rows[1] / sum(rows)) < 0.001
 
 
-def test_epochs_at():
-    pipeline = mixed()
-    assert pipeline.epochs_at(0) == {"a": 0.0, "bb": 0.0}
-    for source, rows in zip(pipeline.sources, (3072, 1024), strict=True):
-        mean = np.mean([source.format.num_sequences(draw) for draw in range(3)])
-        assert pipeline.epochs_at(256)[source.name] == pytest.approx(rows / mean, abs=1)
-    single = pipeline_of(source_of(form="block"), batch_size=1)
-    assert single.epochs_at(single.sequences_per_epoch["a"]) == {"a": 1.0}
-
-
 def test_seeds_give_other_batches():
     one, other = (pipeline_of(source_of(seed=seed)).batch(0) for seed in (1, 2))
     assert not np.array_equal(one["input_ids"], other["input_ids"])
@@ -259,13 +249,11 @@ def test_evaluation_takes_the_first_rows_and_is_shared_by_hosts():
 
 def test_prefetching_changes_nothing():
     pipeline = mixed()
-    with pipeline.prefetch(3, 30, depth=4) as ahead:
+    with Prefetcher(pipeline.batch, 3, 30, depth=4) as ahead:
         for expected, (cursor, batch) in zip(range(3, 30), ahead, strict=True):
             assert cursor == expected
             assert_equal(batch, pipeline.batch(cursor))
         assert next(ahead, None) is None
-    (_, half), *_ = pipeline.prefetch(0, 1, sequences=slice(0, 8))
-    assert_equal(half, pipeline.batch(0, slice(0, 8)))
 
 
 def test_no_more_than_depth_is_made_ahead():
@@ -291,7 +279,7 @@ def test_errors_come_where_their_batch_would_have():
 
 
 def test_closing_stops_the_thread():
-    ahead = mixed().prefetch(0, 10**9)
+    ahead = Prefetcher(mixed().batch, 0, 10**9)
     next(ahead)
     ahead.close()
     assert not ahead._thread.is_alive()

@@ -1,7 +1,6 @@
 import json
 import os
 import time
-import zlib
 from pathlib import Path
 
 import datasets
@@ -14,6 +13,7 @@ import bertjax.data.tokenize_documents as encode_module
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import open_corpus
 from bertjax.data.prepare import CorpusRecipe, prepare_corpus
+from bertjax.data.sources import is_held_out
 from bertjax.data.word_cache import flatten_ids
 from bertjax.errors import UserError
 
@@ -34,17 +34,12 @@ def split(text):
     return text.split(".")
 
 
-def is_held_out(text, fraction):
-    return zlib.crc32(text.encode()) < fraction * 2**32
-
-
 def prepare(cache_dir, documents, **changes):
     options = {
         "source_name": "toys",
         "source_digest": "toys v1",
         "tokenizer": Words(),
         "split_sentences": split,
-        "is_held_out": is_held_out,
         "cache_dir": cache_dir,
     }
     names = ("eval_fraction", "max_document_tokens", "shard_tokens")

@@ -134,7 +134,7 @@ def test_any_batch_can_be_read_alone(corpus: CorpusSplit) -> None:
     formats = make(corpus, "nsp_pairs"), make(corpus, "nsp_pairs", seed=5)
     in_order = pipeline_of(*formats, batch_size=48)
     batches = [in_order.batch(cursor) for cursor in range(60)]
-    assert in_order.epochs_at(60)["source0"] > 1
+    assert in_order.num_used(60 * 48)["source0"] > in_order.sequences_per_epoch["source0"]
     for cursor in (47, 3, 59, 20):
         alone = pipeline_of(make(corpus, "nsp_pairs"), make(corpus, "nsp_pairs", seed=5), batch_size=48).batch(cursor)
         for name, array in alone.items():

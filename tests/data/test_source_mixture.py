@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,8 +79,3 @@ def test_lengths_are_requested_when_needed():
     epochs.locate(np.array([22]))
     assert set(form.requested) == {0, 1, 2}
     assert [x.tolist() for x in epochs.locate(np.array([46 * 10**9 + 10]))] == [[4 * 10**9 + 1], [0]]
-
-
-@pytest.mark.parametrize(("index", "passed"), [(0, 0.0), (5, 0.5), (10, 1.0), (13, 1.25), (22, 2.0)])
-def test_progress(index, passed):
-    assert EpochStream(Counted([10, 12])).progress(index) == passed

@@ -16,7 +16,7 @@ from prepare_lab import documents, prepare, tokenizer
 from bertjax.data.corpus import Corpus, offsets, open_corpus
 from bertjax.data.formats import PACKABLE, make_format
 from bertjax.data.formats.base import example_ids
-from bertjax.data.pipeline import MixtureSource, Pipeline
+from bertjax.data.pipeline import MixtureSource, Pipeline, Prefetcher
 from bertjax.data.prepare import PreparedCorpus
 from bertjax.data.validate_ids import id_limits, require_ids_in_range
 from bertjax.errors import UserError
@@ -177,7 +177,7 @@ def test_an_id_outside_the_vocabulary_in_a_prepared_corpus_is_named(prepared: Pr
     form = make_format("block", corpus.open(), seq_len=32, seed=0, special_ids=tokenizer())
     pipeline = Pipeline([MixtureSource("toys", form, None, corpus)], batch_size=8, seed=0, vocab_size=tokenizer().size)
     with (
-        pipeline.prefetch(0, 100) as ahead,
+        Prefetcher(pipeline.batch, 0, 100) as ahead,
         pytest.raises(UserError, match=f"token 3 of document {number} of {prepared.folder}/train"),
     ):
         for _ in ahead:

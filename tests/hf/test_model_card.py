@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig
+from bertjax.experiment.load import StoredRun
 from bertjax.experiment.model_card_facts import model_facts, name_base_model
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.model_card import MARKER, render_model_card
@@ -44,16 +45,15 @@ def config_of(kind: str) -> ConfigDict:
     return cfg
 
 
+def run_of(cfg: ConfigDict, step: int, meta: dict[str, Any]) -> StoredRun:
+    experiment: Any = SimpleNamespace(cfg=cfg)
+    return StoredRun(experiment, TOKENIZER, {}, step, meta, (step,))
+
+
 def card_of(kind: str, labels: tuple[str, ...] = ("negative", "positive")) -> tuple[dict[str, Any], str]:
-    facts = model_facts(
-        config_of(kind),
-        TOKENIZER,
-        123_456,
-        40,
-        METRICS.get(kind, {"eval/mlm_loss": 3.25, "eval/mlm_accuracy": 0.5, "eval/padding": 0.1}),
-        labels=labels,
-        num_examples=None if kind == "mlm" else {"train": 6_000, "eval": 500},
-    )
+    meta = {"tokens": 123_456, "examples": None if kind == "mlm" else {"train": 6_000, "eval": 500}}
+    metrics = METRICS.get(kind, {"eval/mlm_loss": 3.25, "eval/mlm_accuracy": 0.5, "eval/padding": 0.1})
+    facts = model_facts(run_of(config_of(kind), 40, meta), metrics, labels)
     card = render_model_card(plan_export(CONFIG, HEADS[kind]), 1234, facts)
     return yaml.safe_load(card.split("---")[1]), card
 
@@ -109,7 +109,8 @@ def test_scores_of_single_labels_and_without_a_value_are_left_out() -> None:
 def test_without_evaluation_data_the_card_has_no_scores() -> None:
     cfg = config_of("classification")
     cfg.task.eval = ()
-    card = render_model_card(plan_export(CONFIG, HEADS["classification"]), 1, model_facts(cfg, TOKENIZER, 1, 2, {}))
+    facts = model_facts(run_of(cfg, 2, {"tokens": 1}), {})
+    card = render_model_card(plan_export(CONFIG, HEADS["classification"]), 1, facts)
     assert "## Evaluation" not in card and "Evaluation data" not in card and "compared by" not in card
 
 

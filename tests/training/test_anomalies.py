@@ -15,6 +15,7 @@ from anomaly_lab import KERNEL, TABLE, Crash, Lab, assert_finite, assert_same, b
 from jax.sharding import Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.manifest import read_manifest
 from bertjax.config.training import AnomalyConfig
 from bertjax.errors import UserError
 from bertjax.training import loop
@@ -274,7 +275,7 @@ def test_a_spike_is_counted_where_it_may_not(lab: Callable) -> None:
     assert (int(state.step), int(state.cursor)) == (40, 42)
     spikes = {record["step"]: record["train/spikes"] for record in run.trained()}
     assert (spikes[36], spikes[37], spikes[40]) == (0.0, 1.0, 1.0)
-    meta = Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(40)["anomalies"]
+    meta = read_manifest(run.workdir / "checkpoints" / "40")["meta"]["anomalies"]
     assert len(meta["losses"]) == 40 and np.isfinite(meta["losses"]).all() and meta["spikes"] == 1
 
 
@@ -287,7 +288,7 @@ def test_losses_of_another_phase_are_forgotten_by_a_resumed_run_too(lab: Callabl
             with pytest.raises(Crash):
                 run.run(boundary=8, spike_factor=10.0, crash_at=crash_at)
         run.run(boundary=8, spike_factor=10.0)
-        stored.append(Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(12)["anomalies"])
+        stored.append(read_manifest(run.workdir / "checkpoints" / "12")["meta"]["anomalies"])
         assert "from step 8 on: from 8" in run.console.lines
     assert len(stored[0]["losses"]) == 4 and stored[0] == stored[1]
 

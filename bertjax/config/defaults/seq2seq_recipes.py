@@ -95,14 +95,7 @@ RECIPES: dict[str, Values] = {
 
 
 def make_seq2seq(config: ConfigDict, recipe: str) -> ConfigDict:
-    """Turns a base config into one for sequence to sequence.
-
-    Args:
-        config: The base config, which is changed.
-        recipe: Name of `RECIPES`.
-
-    Returns:
-        The same config.
+    """Turns a base config into one for sequence to sequence by a name of `RECIPES`; changes and returns it.
 
     Raises:
         UserError: The recipe is unknown.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 from ml_collections import ConfigDict
 
+from bertjax.config.encoder_decoder import DecoderConfig
 from bertjax.config.extensions import OBJECTIVES
-from bertjax.config.fields import Settings, read_group, setting
+from bertjax.config.fields import Settings, names_where, phase_setting, read_group, setting
 from bertjax.config.model import EncoderConfig, encoder_config
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.registry import Choices
@@ -45,6 +47,16 @@ class ObjectiveChoice(Settings, group="objective"):
     )
 
 
+_OF_OTHER_GROUPS: dict[str, Callable[[ConfigDict], Any]] = {
+    "masking": MaskingConfig.from_config,
+    "decoder": lambda cfg: read_group(cfg, DecoderConfig),
+    "example_format": lambda cfg: cfg.data.example_format,
+    "seq_len": lambda cfg: cfg.data.seq_len,
+    "microbatches": lambda cfg: cfg.train.microbatches,
+}
+"""Functions that read the fields of objectives whose values are those of other groups, by name."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ObjectiveConfig(Settings):
     """Config of an objective, and all that other packages need to know about the objective.
@@ -79,16 +91,17 @@ class ObjectiveConfig(Settings):
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
-        """Reads the objective's groups of a whole config; raises `UserError` for a value that is not allowed."""
-        return read_group(cfg, cls)
+        """Reads the objective's groups of a whole config; raises `UserError` for a value that is not allowed.
+
+        Fields that are not keys are read by the functions in `_OF_OTHER_GROUPS`.
+        """
+        keys = names_where(cls, lambda each: each.key)
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in keys]
+        return read_group(cfg, cls, **{name: _OF_OTHER_GROUPS[name](cfg) for name in names if name in _OF_OTHER_GROUPS})
 
     @classmethod
     def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
-        """Reads the objective's encoders by their config groups.
-
-        Args:
-            cfg: the whole config.
-            vocabulary: the tokenizer's vocabulary, once it is known.
+        """Reads the objective's encoders by their config groups; `vocabulary` is the tokenizer's, once it is known.
 
         Raises:
             UserError: a value is not allowed.
@@ -159,12 +172,11 @@ class PairObjectiveConfig(ObjectiveConfig):
     """
 
     example_format: str = "block"
-    pair_weight: float = setting(
+    pair_weight: float = phase_setting(
         1.0,
         help="Factor of the mean loss of sentence pairs: does the second segment follow the first "
         "(data.example_format=nsp_pairs), are they in order (sop_pairs); 0 = no such head.",
         at_least=0.0,
-        phase=True,
     )
 
     @property

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Self
-
-from ml_collections import ConfigDict
+from typing import ClassVar
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import TEXT_FORMATS, ObjectiveConfig
@@ -22,10 +20,6 @@ class ClmConfig(ObjectiveConfig, group="objective.clm"):
     example_formats = TEXT_FORMATS
     loss_titles: ClassVar[dict[str, str]] = {"clm": "Next tokens"}
     needs_mask_token = False
-
-    @classmethod
-    def from_config(cls, cfg: ConfigDict) -> Self:
-        return cls()
 
     def check_model(self, model: EncoderConfig) -> None:
         if not model.causal:

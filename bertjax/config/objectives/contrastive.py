@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from ml_collections import ConfigDict
-
-from bertjax.config.fields import read_group, setting
+from bertjax.config.fields import phase_setting, setting
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
@@ -29,21 +27,16 @@ class ContrastiveConfig(ObjectiveConfig, group="objective.contrastive"):
     }
 
     masking: MaskingConfig
-    pooling: str = setting(
+    pooling: str = phase_setting(
         "first",
         help="Embedding of a text: its first token, after a dense layer while training, or the mean of all tokens.",
         choices=("first", "mean"),
-        phase=True,
     )
-    temperature: float = setting(0.05, help="Divides the cosine similarities.", above=0.0, phase=True)
-    mlm_weight: float = setting(
-        1.0, help="Factor of the loss of masked tokens in a third view; 0 = no such head.", at_least=0.0, phase=True
+    temperature: float = phase_setting(0.05, help="Divides the cosine similarities.", above=0.0)
+    mlm_weight: float = phase_setting(
+        1.0, help="Factor of the loss of masked tokens in a third view; 0 = no such head.", at_least=0.0
     )
     microbatches: int = setting(1, help="Microbatches of the run.", key=False)
-
-    @classmethod
-    def from_config(cls, cfg: ConfigDict) -> Self:
-        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg), microbatches=cfg.train.microbatches)
 
     def check(self) -> None:
         if self.microbatches > 1:

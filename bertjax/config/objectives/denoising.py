@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config.fields import read_group, setting
+from bertjax.config.fields import phase_setting, setting
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
@@ -39,10 +39,6 @@ class SpanCorruptionConfig(EncoderDecoderObjectiveConfig, group="objective.span_
         help="Tokens <extra_id_0>, ... that stand for dropped spans; a tokenizer with fewer gets so many new ones.",
     )
     seq_len: int = setting(128, help="Tokens per sequence before corruption.", key=False)
-
-    @classmethod
-    def from_config(cls, cfg: ConfigDict) -> Self:
-        return read_group(cfg, cls, **cls._shared(cfg), seq_len=cfg.data.seq_len)
 
     @classmethod
     def needed_sentinels(cls, cfg: ConfigDict) -> int:
@@ -153,17 +149,12 @@ class RetroMaeConfig(ObjectiveConfig, group="objective.retromae"):
     loss_titles: ClassVar[dict[str, str]] = {"mlm": "Masked tokens", "retromae": "Text from its first token"}
 
     masking: MaskingConfig
-    decoder_mask_rate: float = setting(
+    decoder_mask_rate: float = phase_setting(
         0.5,
         at_least=0.0,
         below=1.0,
-        phase=True,
         help="Share of the tokens that each token of the decoder does not see, another choice for each (0.5 to 0.7).",
     )
-
-    @classmethod
-    def from_config(cls, cfg: ConfigDict) -> Self:
-        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg))
 
     @property
     def summary(self) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from ml_collections import ConfigDict
-
-from bertjax.config.fields import read_group, setting
+from bertjax.config.fields import phase_setting, setting
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
@@ -50,55 +48,41 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
         "0,2,4,7,9,11 (DistilBERT); None = everything is drawn afresh.",
         at_least=0,
     )
-    mask_inputs: bool = setting(
-        True,
-        help="False: both networks read the text unmasked, for losses that predict no token (later TinyBERT).",
-        phase=True,
+    mask_inputs: bool = phase_setting(
+        True, help="False: both networks read the text unmasked, for losses that predict no token (later TinyBERT)."
     )
-    kd_weight: float = setting(
-        5.0, help="Factor of the divergence from the teacher's token distribution.", at_least=0.0, phase=True
+    kd_weight: float = phase_setting(
+        5.0, help="Factor of the divergence from the teacher's token distribution.", at_least=0.0
     )
-    kd_temperature: float = setting(2.0, help="Divides the logits of both networks.", above=0.0, phase=True)
-    kd_positions: str = setting(
-        "all",
-        help="Tokens whose distributions are compared: all or the masked ones.",
-        choices=("all", "masked"),
-        phase=True,
+    kd_temperature: float = phase_setting(2.0, help="Divides the logits of both networks.", above=0.0)
+    kd_positions: str = phase_setting(
+        "all", help="Tokens whose distributions are compared: all or the masked ones.", choices=("all", "masked")
     )
-    mlm_weight: float = setting(1.0, help="Factor of the loss of masked tokens.", at_least=0.0, phase=True)
-    cosine_weight: float = setting(1.0, help="Factor of the angle between the last states.", at_least=0.0, phase=True)
-    relations_weight: float = setting(0.0, help="Factor of the relations below (MiniLM).", at_least=0.0, phase=True)
-    relations: tuple[str, ...] = setting(
+    mlm_weight: float = phase_setting(1.0, help="Factor of the loss of masked tokens.", at_least=0.0)
+    cosine_weight: float = phase_setting(1.0, help="Factor of the angle between the last states.", at_least=0.0)
+    relations_weight: float = phase_setting(0.0, help="Factor of the relations below (MiniLM).", at_least=0.0)
+    relations: tuple[str, ...] = phase_setting(
         ("qq", "kk", "vv"),
         help="attention = the attention probabilities, head by head; qq, kk, vv, qk, ... = scaled products of the "
         "queries, keys and values of two tokens, in relation_heads parts.",
         choices=RELATIONS,
-        phase=True,
     )
-    relation_heads: int | None = setting(
-        None, help="Relation heads; None = the teacher's heads.", at_least=1, phase=True
-    )
-    relation_layer: int | None = setting(
+    relation_heads: int | None = phase_setting(None, help="Relation heads; None = the teacher's heads.", at_least=1)
+    relation_layer: int | None = phase_setting(
         None,
         help="The teacher's layer (0 = the first) whose relations the student's last layer learns; None = its last.",
         at_least=0,
-        phase=True,
     )
-    hidden_states_weight: float = setting(
+    hidden_states_weight: float = phase_setting(
         0.0,
         help="Factor of the distance of embeddings and hidden states, through a learned projection where widths differ "
         "(TinyBERT).",
         at_least=0.0,
-        phase=True,
     )
-    attention_weight: float = setting(
-        0.0, help="Factor of the distance of the attention scores of all layers (TinyBERT).", at_least=0.0, phase=True
+    attention_weight: float = phase_setting(
+        0.0, help="Factor of the distance of the attention scores of all layers (TinyBERT).", at_least=0.0
     )
     seq_len: int = setting(128, help="Tokens per sequence.", key=False)
-
-    @classmethod
-    def from_config(cls, cfg: ConfigDict) -> Self:
-        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg), seq_len=cfg.data.seq_len)
 
     def check(self) -> None:
         if not self.weights:

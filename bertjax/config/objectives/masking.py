@@ -8,7 +8,7 @@ from typing import Self
 
 from ml_collections import ConfigDict
 
-from bertjax.config.fields import Settings, read_group, setting
+from bertjax.config.fields import Settings, phase_setting, read_group, setting
 from bertjax.errors import UserError
 
 MASK_UNITS = ("token", "whole_word", "ngram", "ngram_window", "span", "frequency")
@@ -19,98 +19,68 @@ MASK_ROUNDINGS = ("round", "ceil", "random", "random_words", "bernoulli")
 class MaskingConfig(Settings, group="objective.masking"):
     """Selection, number and replacement of masked tokens; the defaults are BERT's."""
 
-    mask_unit: str = setting(
+    mask_unit: str = phase_setting(
         "token",
         help="What is masked together: single tokens, whole words, n-grams of up to max_ngram words (ALBERT), one "
         "n-gram per window of n / mask_rate words (ngram_window, DeBERTa), spans of up to max_span words (SpanBERT), "
         "or single tokens, rare ones more often (frequency, DistilBERT).",
         choices=MASK_UNITS,
-        phase=True,
     )
-    dynamic: bool = setting(
-        True,
-        help="New masks every time an example is read; False: masks repeat every data.dupe_factor epochs.",
-        phase=True,
+    dynamic: bool = phase_setting(
+        True, help="New masks every time an example is read; False: masks repeat every data.dupe_factor epochs."
     )
-    mask_rate: float = setting(
+    mask_rate: float = phase_setting(
         0.15,
         help="Share of an example's tokens that are predicted; special tokens count, even where they are never masked.",
         above=0.0,
         at_most=1.0,
-        phase=True,
     )
-    mask_rate_final: float | None = setting(
+    mask_rate_final: float | None = phase_setting(
         None,
         help="mask_rate at the end of the run, reached linearly; None = constant. Held-out text keeps mask_rate.",
         above=0.0,
         at_most=1.0,
-        phase=True,
     )
-    mask_rounding: str = setting(
+    mask_rounding: str = phase_setting(
         "round",
         help="How the share becomes a number: round (BERT), ceil of the share of maskable tokens (SpanBERT), random = "
         "floor(share + U[0, 1)) (RoBERTa), random_words = the same of words (fairseq), bernoulli = each token "
         "independently (ModernBERT).",
         choices=MASK_ROUNDINGS,
-        phase=True,
     )
-    max_predictions: int | None = setting(
-        None, help="Most predictions per example; None = as many as a full sequence can need.", at_least=1, phase=True
+    max_predictions: int | None = phase_setting(
+        None, help="Most predictions per example; None = as many as a full sequence can need.", at_least=1
     )
-    allow_mask_special: bool = setting(False, help="[CLS] and [SEP] may be masked (RoBERTa, ModernBERT).", phase=True)
-    allow_mask_unk: bool = setting(
-        True, help="Unknown tokens may be masked (all but DeBERTa and DistilBERT).", phase=True
+    allow_mask_special: bool = phase_setting(False, help="[CLS] and [SEP] may be masked (RoBERTa, ModernBERT).")
+    allow_mask_unk: bool = phase_setting(True, help="Unknown tokens may be masked (all but DeBERTa and DistilBERT).")
+    with_replacement: bool = phase_setting(
+        False, help="Draw positions with replacement (ELECTRA); one that is drawn twice counts twice in the loss."
     )
-    with_replacement: bool = setting(
-        False,
-        help="Draw positions with replacement (ELECTRA); one that is drawn twice counts twice in the loss.",
-        phase=True,
+    max_ngram: int = phase_setting(
+        3, help="Longest n-gram in words; the probability of n is proportional to 1 / n.", at_least=1, at_most=16
     )
-    max_ngram: int = setting(
-        3,
-        help="Longest n-gram in words; the probability of n is proportional to 1 / n.",
-        at_least=1,
-        at_most=16,
-        phase=True,
+    max_span: int = phase_setting(10, help="Longest span in words.", at_least=1, at_most=64)
+    span_geometric_p: float = phase_setting(
+        0.2, help="p of the geometric distribution of span lengths, truncated at max_span.", above=0.0, below=1.0
     )
-    max_span: int = setting(10, help="Longest span in words.", at_least=1, at_most=64, phase=True)
-    span_geometric_p: float = setting(
-        0.2,
-        help="p of the geometric distribution of span lengths, truncated at max_span.",
-        above=0.0,
-        below=1.0,
-        phase=True,
+    frequency_power: float = phase_setting(
+        0.7, help="mask_unit=frequency draws a token of count c with weight c ** -frequency_power.", at_least=0.0
     )
-    frequency_power: float = setting(
-        0.7,
-        help="mask_unit=frequency draws a token of count c with weight c ** -frequency_power.",
-        at_least=0.0,
-        phase=True,
+    mask_token_rate: float = phase_setting(0.8, help="Share of the selected tokens replaced by [MASK].", at_least=0.0)
+    random_token_rate: float = phase_setting(
+        0.1, help="Share of the selected tokens replaced by a random token; the rest stays as it is.", at_least=0.0
     )
-    mask_token_rate: float = setting(
-        0.8, help="Share of the selected tokens replaced by [MASK].", at_least=0.0, phase=True
-    )
-    random_token_rate: float = setting(
-        0.1,
-        help="Share of the selected tokens replaced by a random token; the rest stays as it is.",
-        at_least=0.0,
-        phase=True,
-    )
-    replacement_unit: str = setting(
+    replacement_unit: str = phase_setting(
         "token",
         help="Tokens that share one such draw: each token alone, all of a word (fairseq), or adjacent ones (span).",
         choices=("token", "word", "span"),
-        phase=True,
     )
-    random_token_distribution: str = setting(
+    random_token_distribution: str = phase_setting(
         "uniform",
         help="Random tokens are drawn uniformly from the vocabulary (BERT) or by their corpus counts (SpanBERT).",
         choices=("uniform", "unigram"),
-        phase=True,
     )
-    min_random_id: int = setting(
-        0, help="Smallest id that is drawn as a random token (RoBERTa: 4).", at_least=0, phase=True
-    )
+    min_random_id: int = phase_setting(0, help="Smallest id that is drawn as a random token (RoBERTa: 4).", at_least=0)
     seq_len: int = setting(128, help="Tokens per sequence.", key=False, at_least=1)
     schedule_steps: int = setting(1, help="Steps from mask_rate to mask_rate_final.", key=False, at_least=1)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from ml_collections import ConfigDict
 
-from bertjax.config.fields import read_group, setting
+from bertjax.config.fields import phase_setting, read_group
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.clm import ClmConfig
@@ -36,10 +36,9 @@ class MixtureConfig(ObjectiveConfig, group="objective.mixture"):
     uses = (MaskingConfig, MlmConfig, ClmConfig)
 
     objectives: tuple[Member, ...]
-    members: tuple[str, ...] = setting(
+    members: tuple[str, ...] = phase_setting(
         ("mlm@15", "clm@1"),
         help="NAME@WEIGHT of mlm and clm, which share a network; weights are shares of the sequences and of the loss.",
-        phase=True,
     )
 
     @classmethod

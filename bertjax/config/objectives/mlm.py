@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from ml_collections import ConfigDict
-
-from bertjax.config.fields import read_group, setting
+from bertjax.config.fields import phase_setting
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import PairObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
@@ -27,19 +25,14 @@ class MlmConfig(PairObjectiveConfig, group="objective.mlm"):
     }
 
     masking: MaskingConfig
-    mlm_weight: float = setting(1.0, help="Factor of the mean loss of masked tokens.", at_least=0.0, phase=True)
-    span_boundary_weight: float = setting(
-        0.0, help="Factor of SpanBERT's span-boundary loss; 0 = no such head.", at_least=0.0, phase=True
+    mlm_weight: float = phase_setting(1.0, help="Factor of the mean loss of masked tokens.", at_least=0.0)
+    span_boundary_weight: float = phase_setting(
+        0.0, help="Factor of SpanBERT's span-boundary loss; 0 = no such head.", at_least=0.0
     )
-    masked_next_token: bool = setting(
+    masked_next_token: bool = phase_setting(
         False,
         help="Predict a masked token from the position before it, as a causal model does (GPT-BERT; MNTP of LLM2Vec).",
-        phase=True,
     )
-
-    @classmethod
-    def from_config(cls, cfg: ConfigDict) -> Self:
-        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg), example_format=cfg.data.example_format)
 
     def check(self) -> None:
         if self.masked_next_token and self.span_boundary_weight:

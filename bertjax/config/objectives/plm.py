@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Self
 
 from ml_collections import ConfigDict
 
-from bertjax.config.fields import read_group, setting
+from bertjax.config.fields import phase_setting, read_group, setting
 from bertjax.config.model import EncoderConfig, encoder_config, reuse_len
 from bertjax.config.objectives.base import PAIR_FORMATS, STREAM_FORMATS, TEXT_FORMATS, PairObjectiveConfig
 from bertjax.errors import UserError
@@ -36,32 +37,25 @@ class PlmConfig(PairObjectiveConfig, group="objective.plm"):
     two_streams = True
 
     part_lengths: tuple[int, ...]
-    num_predict: int | None = setting(
-        None, help="Tokens predicted per sequence; None = a sixth of it (85 of 512).", at_least=1, phase=True
+    num_predict: int | None = phase_setting(
+        None, help="Tokens predicted per sequence; None = a sixth of it (85 of 512).", at_least=1
     )
-    perm_size: int | None = setting(
+    perm_size: int | None = phase_setting(
         None,
         help="Tokens that are permuted together; sequences (form segments: their two parts) are cut into blocks of "
         "this size, predicted one after the other. None = one block.",
         at_least=1,
-        phase=True,
     )
     mem_len: int = setting(0, help="Tokens of earlier sequences that every layer remembers.", key=False)
-    max_ngram: int = setting(
-        3,
-        help="Longest span of targets; the probability of n is proportional to 1 / n.",
-        at_least=1,
-        at_most=16,
-        phase=True,
+    max_ngram: int = phase_setting(
+        3, help="Longest span of targets; the probability of n is proportional to 1 / n.", at_least=1, at_most=16
     )
-    mask_alpha: int = setting(
-        6, at_least=1, help="A span of n lies in a context of n * mask_alpha // mask_beta tokens.", phase=True
+    mask_alpha: int = phase_setting(
+        6, at_least=1, help="A span of n lies in a context of n * mask_alpha // mask_beta tokens."
     )
-    mask_beta: int = setting(1, help="See mask_alpha.", at_least=1, phase=True)
-    whole_words: bool = setting(
-        False,
-        help="Spans are n words; False = n tokens from the start of a word on, as in the released code.",
-        phase=True,
+    mask_beta: int = phase_setting(1, help="See mask_alpha.", at_least=1)
+    whole_words: bool = phase_setting(
+        False, help="Spans are n words; False = n tokens from the start of a word on, as in the released code."
     )
 
     @classmethod
@@ -141,26 +135,27 @@ class PlmConfig(PairObjectiveConfig, group="objective.plm"):
         return " and ".join(filter(None, [self.title, self.sentence_objective]))
 
     def check_model(self, model: EncoderConfig) -> None:
-        errors = [
-            (
-                model.attention_position != "relative",
+        for reason in self._refusals(model):
+            raise UserError(f"objective.name=plm: {reason}")
+
+    def _refusals(self, model: EncoderConfig) -> Iterator[str]:
+        if model.attention_position != "relative":
+            yield (
                 "model.attention_position must be relative, so that a target knows its position but not its token; "
-                f"not {model.attention_position}",
-            ),
-            (model.position_embedding != "none", "model.position_embedding must be none: targets have no embeddings"),
-            (model.causal, "model.causal must be false: the order of prediction is random"),
-            (model.conv_kernel_size > 0, "model.conv_kernel_size must be 0: it would show targets their own tokens"),
-            (self.mem_len > 0 and model.inner_layers > 1, "model.inner_layers must be 1: each layer has one memory"),
-            (
-                self.example_format == "segments" and model.type_vocab_size in (1, 2),
-                "model.type_vocab_size must be 0 (XLNet) or at least 3: form segments has three token types",
-            ),
-            (
-                model.bi_data and self.example_format not in STREAM_FORMATS,
+                f"not {model.attention_position}"
+            )
+        if model.position_embedding != "none":
+            yield "model.position_embedding must be none: targets have no embeddings"
+        if model.causal:
+            yield "model.causal must be false: the order of prediction is random"
+        if model.conv_kernel_size > 0:
+            yield "model.conv_kernel_size must be 0: it would show targets their own tokens"
+        if self.mem_len > 0 and model.inner_layers > 1:
+            yield "model.inner_layers must be 1: each layer has one memory"
+        if self.example_format == "segments" and model.type_vocab_size in (1, 2):
+            yield "model.type_vocab_size must be 0 (XLNet) or at least 3: form segments has three token types"
+        if model.bi_data and self.example_format not in STREAM_FORMATS:
+            yield (
                 f"model.bi_data needs data.example_format to be {' or '.join(STREAM_FORMATS)}: sequences of "
-                f"{self.example_format} are never reversed",
-            ),
-        ]
-        for is_error, message in errors:
-            if is_error:
-                raise UserError(f"objective.name=plm: {message}")
+                f"{self.example_format} are never reversed"
+            )

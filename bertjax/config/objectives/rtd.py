@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from ml_collections import ConfigDict
 
 from bertjax.config.distributed import MeshConfig
-from bertjax.config.fields import PRESET, read_group, setting
+from bertjax.config.fields import PRESET, phase_setting, read_group
 from bertjax.config.model import EncoderConfig, differences, encoder_config, explicit_values
 from bertjax.config.objectives.base import PairObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
@@ -37,32 +37,28 @@ class RtdConfig(PairObjectiveConfig, group="objective.rtd"):
     }
 
     masking: MaskingConfig
-    mlm_weight: float = setting(
-        1.0, help="Factor of the generator's mean loss of masked tokens.", at_least=0.0, phase=True
+    mlm_weight: float = phase_setting(1.0, help="Factor of the generator's mean loss of masked tokens.", at_least=0.0)
+    disc_weight: float = phase_setting(50.0, help="Factor of the discriminator's mean loss.", at_least=0.0)
+    temperature: float = phase_setting(
+        1.0, help="Divides the generator's logits before its tokens are drawn.", above=0.0
     )
-    disc_weight: float = setting(50.0, help="Factor of the discriminator's mean loss.", at_least=0.0, phase=True)
-    temperature: float = setting(
-        1.0, help="Divides the generator's logits before its tokens are drawn.", above=0.0, phase=True
-    )
-    embedding_sharing: str = setting(
+    embedding_sharing: str = phase_setting(
         "embeddings",
         help="What generator and discriminator share: embeddings = token, position and type tables and their norm, "
         "trained by both (ELECTRA); gdes = the discriminator adds to the generator's token and position tables and "
         "does not train them (DeBERTa v3); none; all = everything but the heads.",
         choices=EMBEDDING_SHARINGS,
-        phase=True,
     )
-    average_repeats: bool = setting(
+    average_repeats: bool = phase_setting(
         False,
         help="Where a position was drawn k times (objective.masking.with_replacement), replace it by the mean of k "
         "ids, rounded down, as in ELECTRA's code; False = by one token.",
-        phase=True,
     )
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
         generator_config(cfg)  # raises for a generator that does not fit the model
-        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg), example_format=cfg.data.example_format)
+        return super().from_config(cfg)
 
     @classmethod
     def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
@@ -151,9 +147,7 @@ def _equal_fields(networks: RtdNetworksConfig) -> list[str]:
 def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderConfig:
     """Reads the generator: the values of `generator` over those of its preset or of the scaled model.
 
-    Args:
-        cfg: the whole config.
-        vocabulary: the tokenizer's vocabulary, once it is known.
+    `vocabulary` is that of the tokenizer, once it is known.
 
     Raises:
         UserError: the generator cannot share `objective.rtd.embedding_sharing` with the model, or cannot fill masks.

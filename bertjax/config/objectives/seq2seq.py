@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from ml_collections import ConfigDict
 
 from bertjax.config.encoder_decoder import DecoderConfig, encoder_decoder_config
-from bertjax.config.fields import read_group, setting
+from bertjax.config.fields import phase_setting
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.types import Vocabulary
@@ -26,13 +26,8 @@ class EncoderDecoderObjectiveConfig(ObjectiveConfig):
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
-        return read_group(cfg, cls, **cls._shared(cfg))
-
-    @classmethod
-    def _shared(cls, cfg: ConfigDict) -> dict[str, Any]:
-        """Returns the fields of this class; raises `UserError` for a decoder that does not fit the model."""
-        encoder_decoder_config(cfg)
-        return {"decoder": read_group(cfg, DecoderConfig)}
+        encoder_decoder_config(cfg)  # raises for a decoder that does not fit the model
+        return super().from_config(cfg)
 
     @classmethod
     def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
@@ -62,11 +57,10 @@ class Seq2SeqConfig(EncoderDecoderObjectiveConfig, group="objective.seq2seq"):
     loss_titles: ClassVar[dict[str, str]] = {"seq2seq": "Target tokens"}
     needs_mask_token = False
 
-    label_smoothing: float = setting(
+    label_smoothing: float = phase_setting(
         0.1,
         at_least=0.0,
         below=1.0,
-        phase=True,
         help="Probability that the loss gives to all other tokens together (arXiv:1706.03762: 0.1); 0: none.",
     )
 

@@ -22,22 +22,6 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class SpecialIds(Protocol):
-    """Special token ids of a tokenizer or `Vocabulary`."""
-
-    @property
-    def pad_id(self) -> int:
-        """Id of padding."""
-
-    @property
-    def cls_id(self) -> int:
-        """Id of the first token of an example."""
-
-    @property
-    def sep_id(self) -> int:
-        """Id of the token after a segment."""
-
-
 @dataclasses.dataclass(frozen=True)
 class FormatSettings:
     """Settings of all formats.
@@ -61,9 +45,9 @@ class FormatSettings:
     pad_id: int
     cls_id: int
     sep_id: int
-    short_seq_prob: float
-    dupe_factor: int
-    sop_drop_single_sentences: bool
+    short_seq_prob: float = 0.1
+    dupe_factor: int = 1
+    sop_drop_single_sentences: bool = False
     batch_size: int = 1
     reuse_len: int = 0
     bi_data: bool = False
@@ -187,16 +171,7 @@ class TokenSource(Protocol):
     def gather(
         self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray, rows: IntArray | None = None
     ) -> None:
-        """Copies slices of ids, as `Corpus.gather` does.
-
-        Args:
-            starts: First token of every slice.
-            lengths: Tokens of every slice.
-            out: int32 [B, S], filled.
-            columns: First column of every slice in `out`.
-            rows: Index into the first axis of `out` per slice; None = slice i goes to index i.
-        """
-        ...
+        """Copies slices of ids. Args: those of `Corpus.gather`."""
 
 
 def assemble_sequences(

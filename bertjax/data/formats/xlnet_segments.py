@@ -38,14 +38,7 @@ class DocumentStream:
     def gather(
         self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray, rows: IntArray | None = None
     ) -> None:
-        """Copies slices, each of any number of documents.
-
-        Args:
-            starts, lengths: int64 [n], the slices.
-            out: int32 [B, S].
-            columns: int64 [n], the column at which each slice begins.
-            rows: int64 [n], the row of each slice; None: row i.
-        """
+        """Copies slices, each of any number of documents. Args: those of `Corpus.gather`."""
         stops = starts + lengths
         first = np.searchsorted(self._begins, starts, side="right") - 1
         counts = np.where(lengths > 0, np.searchsorted(self._begins, stops, side="left") - first, 0)

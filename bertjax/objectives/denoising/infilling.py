@@ -66,12 +66,7 @@ class Infilling(SequenceToSequence):
 
 
 def permute_sentences(tokens: Tokens, vocabulary: Vocabulary) -> Int[Array, "B S"]:
-    """Returns the ids with the sentences of every example in a random order; a full stop ends a sentence.
-
-    Args:
-        tokens: the tokens.
-        vocabulary: the tokenizer's vocabulary, with the ids of full stops.
-    """
+    """Returns the ids with the sentences of every example in a random order; a full stop ends a sentence."""
     stops = jnp.isin(tokens.ids, jnp.asarray(vocabulary.full_stop_ids, jnp.int32)) & tokens.candidates
 
     def previous(flags: Bool[Array, "B S"]) -> Bool[Array, "B S"]:

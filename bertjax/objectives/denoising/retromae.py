@@ -123,12 +123,7 @@ def one_layer(model: EncoderConfig) -> EncoderConfig:
 
 
 def position_states(model: Model, positions: Int[Array, "B S"]) -> Float[Array, "B S D"]:
-    """Returns the absolute positions as hidden states; zeros where attention alone knows positions.
-
-    Args:
-        model: the model, whose embeddings of positions these are.
-        positions: positions in the example.
-    """
+    """Returns the absolute positions as hidden states of a model; zeros where attention alone knows positions."""
     config, embeddings = model.config, model.encoder.embeddings
     if embeddings.position_embeddings is not None:
         states = embeddings.position_embeddings(positions + config.position_offset)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bertjax.models.mesh import num_batch_shards
+from bertjax.objectives.vocab_loss import split_sequences
 
 _CHUNK_TOKENS = 4096
 """Tokens whose two sets of logits a device holds at once."""
@@ -66,18 +67,14 @@ def kd_loss_sum(
     """
     batch_size, length = weights.shape
     width = min(length, max(1, _CHUNK_TOKENS * num_batch_shards() // batch_size))
-    padding = -length % width
-
-    def split(x: Array) -> Array:
-        padded = jnp.pad(x, [(0, 0), (0, padding), *[(0, 0)] * (x.ndim - 2)])
-        return jnp.moveaxis(padded.reshape(batch_size, -1, width, *x.shape[2:]), 1, 0)
 
     @jax.checkpoint
     def total(chunk: tuple[Array, Array, Array]) -> Array:
         ours, theirs, weight = chunk
         return (kd_divergence(student[0](ours), teacher[0](theirs), temperature, size) * weight).sum()
 
-    return jax.lax.map(total, (split(student[1]), split(teacher[1]), split(weights))).sum()
+    chunks = tuple(split_sequences(each, width) for each in (student[1], teacher[1], weights))
+    return jax.lax.map(total, chunks).sum()
 
 
 def cosine_distance(one: Float[Array, "*b D"], other: Float[Array, "*b D"]) -> Float[Array, "*b"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,23 @@ def shift_right(values: Array, steps: int, fill: int) -> Array:
     return jnp.pad(values[:, : values.shape[1] - steps], ((0, 0), (steps, 0)), constant_values=fill)
 
 
+def following_words(words: Words, count: int) -> Bool[Array, "n B S"]:
+    """Returns True where a sequence has a word k positions after word w, in the same example, for k < `count`."""
+    return jnp.stack(
+        [(shift_left(words.example, k) == words.example) & (shift_left(words.size, k) > 0) for k in range(count)]
+    )
+
+
+def first_span(ranks: Int[Array, "B S"], reach: Bool[Array, "n B S"]) -> Int[Array, "B S"]:
+    """Returns for every word the smallest rank of the spans that contain it; S where none does.
+
+    A span from w on has the rank of w, and contains the word k positions further where `reach[k][w]`.
+    """
+    last = ranks.shape[1]
+    held = [shift_right(jnp.where(reach[k], ranks, last), k, last) for k in range(len(reach))]
+    return functools.reduce(jnp.minimum, held)
+
+
 def select_random_ngrams(
     words: Words, noise: Float[Array, "B S"], lengths: Int[Array, "B S"], budget: Int[Array, "B E"], max_ngram: int
 ) -> Bool[Array, "B S"]:
@@ -66,10 +85,9 @@ def select_random_ngrams(
     num_examples = budget.shape[1]
     rank, budget_left = order.rank, lookup_by_example(budget, words.example)
     offsets = range(max_ngram)
-    current = [(shift_left(words.example, k) == words.example) & (shift_left(words.size, k) > 0) for k in offsets]
+    inside = following_words(words, max_ngram)
     # sizes[n - 1][w]: tokens of the n words from w on
-    sizes = jnp.cumsum(jnp.stack([jnp.where(current[k], shift_left(words.size, k), 0) for k in offsets]), axis=0)
-    inside = jnp.stack(current)  # [max_ngram, B, S]
+    sizes = jnp.cumsum(jnp.stack([jnp.where(inside[k], shift_left(words.size, k), 0) for k in offsets]), axis=0)
     step = jnp.arange(max_ngram, dtype=jnp.int32)[:, None, None]
     cost = jnp.take_along_axis(sizes, (lengths - 1)[None], axis=0)[0]
     is_open, covered = words.size > 0, jnp.zeros(words.size.shape, bool)
@@ -84,7 +102,7 @@ def select_random_ngrams(
         length = jnp.where(fits, lengths, fitting)
         claimed = inside & (step < length[None])
         overlaps = _overlaps(claimed, covered)
-        rival = _first_claim(jnp.where(is_open, rank, last), lengths, inside)
+        rival = first_span(jnp.where(is_open, rank, last), inside & (step < lengths[None]))
         is_beaten = (jnp.stack([shift_left(rival, k) for k in offsets]) < rank[None]) & claimed
         selected = ~overlaps & ((fits & ~is_beaten.any(axis=0)) | is_head) & is_open
         covered |= _cover(selected, length, inside)
@@ -97,15 +115,6 @@ def select_random_ngrams(
 def _overlaps(claimed: Bool[Array, "n B S"], covered: Bool[Array, "B S"]) -> Bool[Array, "B S"]:
     """Returns True where one of the words that an n-gram claims is covered."""
     return jnp.stack([claimed[k] & shift_left(covered, k) for k in range(len(claimed))]).any(axis=0)
-
-
-def _first_claim(
-    claims: Int[Array, "B S"], lengths: Int[Array, "B S"], inside: Bool[Array, "n B S"]
-) -> Int[Array, "B S"]:
-    """Returns for every word the smallest claim of the n-grams that contain it."""
-    last = claims.shape[1]
-    held = [jnp.where(inside[k] & (lengths > k), claims, last) for k in range(len(inside))]
-    return jnp.stack([shift_right(held[k], k, last) for k in range(len(inside))]).min(axis=0)
 
 
 def _cover(selected: Bool[Array, "B S"], length: Int[Array, "B S"], inside: Bool[Array, "n B S"]) -> Bool[Array, "B S"]:

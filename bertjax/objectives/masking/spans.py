@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.objectives.masking.ngrams import shift_left, shift_right
+from bertjax.objectives.masking.ngrams import first_span, following_words
 from bertjax.objectives.masking.tokens import Tokens, Words
 from bertjax.objectives.masking.whole_word import RandomOrder, lookup_by_example
 
@@ -50,21 +48,17 @@ def select_spans(
     order = RandomOrder(words, _min_in_word(tokens, words, noise))
     rank, last = order.rank, noise.shape[1]
     is_word = words.size > 0
-    # reach[k][w]: a span from w on contains the word k positions further, in the same example
-    current = [
-        (shift_left(words.example, k) == words.example) & (shift_left(words.size, k) > 0) for k in range(max_span)
-    ]
-    reach = jnp.stack([current[k] & (lengths > k) for k in range(max_span)])
+    reach = following_words(words, max_span) & (jnp.arange(max_span)[:, None, None] < lengths[None])
 
     def settle(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         is_span, is_open = state
-        is_masked = _first_span(jnp.where(is_span, rank, last), reach) < rank
-        is_threatened = _first_span(jnp.where(is_span | is_open, rank, last), reach) < rank
+        is_masked = first_span(jnp.where(is_span, rank, last), reach) < rank
+        is_threatened = first_span(jnp.where(is_span | is_open, rank, last), reach) < rank
         return is_span | (is_open & ~is_threatened), is_open & is_threatened & ~is_masked
 
     # A loop instead of unrolled passes, which XLA would recompute for every neighbour that reads them.
     is_span, _ = jax.lax.fori_loop(0, SPAN_PASSES, settle, (jnp.zeros_like(is_word), is_word))
-    when = _first_span(jnp.where(is_span, rank, last), reach)
+    when = first_span(jnp.where(is_span, rank, last), reach)
     when = jnp.where(is_word & (when == last), rank, when)
     return _first_tokens(tokens, words, order, when, budget)
 
@@ -72,13 +66,6 @@ def select_spans(
 def _min_in_word(tokens: Tokens, words: Words, noise: Float[Array, "B S"]) -> Float[Array, "B S"]:
     sequence = jnp.arange(len(noise))[:, None]
     return jnp.ones_like(noise).at[sequence, words.word_of_token].min(jnp.where(tokens.candidates, noise, 1.0))
-
-
-def _first_span(ranks: Int[Array, "B S"], reach: Bool[Array, "n B S"]) -> Int[Array, "B S"]:
-    """Returns for every word the smallest rank of the spans that contain it; S where none does."""
-    last = ranks.shape[1]
-    held = [shift_right(jnp.where(reach[k], ranks, last), k, last) for k in range(len(reach))]
-    return functools.reduce(jnp.minimum, held)
 
 
 def _first_tokens(
