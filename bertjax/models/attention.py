@@ -227,7 +227,8 @@ def dot_product_attention(
         out = merge_blocks(attend(*blocks, config, key), *q.shape[:2])
     else:
         out = attend(q, k, v, context.visible(), config, key)
-    if context.mask is None and (implementation not in ("cudnn", "pallas") or context.key_segment_ids is not None):
+    finite = implementation in ("cudnn", "pallas", "splash")  # padding sees padding of its own sequence
+    if context.mask is None and not (finite and context.key_segment_ids is None):
         out = jnp.where(context.sees_key()[:, :, None, None], out, jnp.zeros((), out.dtype))
     return out.astype(config.result_dtype)
 

@@ -38,9 +38,19 @@ class KeyStream(nnx.Rngs):
 def recompute(function: Callable) -> Callable:
     """Returns a function whose backward pass keeps its inputs alone, on accelerators, and computes the rest again.
 
-    Elementwise work takes as long there as its bytes: GELU would keep two arrays of the size of its input.
+    Elementwise work takes as long there as its bytes: GELU would keep two arrays of the size of its input. On a TPU the
+    gradient may fuse with the matmul before it, which `jax.checkpoint` would prevent.
     """
-    return function if target_platform() == "cpu" else jax.checkpoint(function)
+    platform = target_platform()
+    if platform != "tpu":
+        return function if platform == "cpu" else jax.checkpoint(function)
+
+    def backward(inputs: tuple[Array, ...], grad: Array) -> tuple[Array, ...]:
+        return jax.vjp(function, *jax.lax.optimization_barrier(inputs))[1](grad)
+
+    recomputed = jax.custom_vjp(lambda *inputs: function(*inputs))
+    recomputed.defvjp(lambda *inputs: (function(*inputs), inputs), backward)
+    return recomputed
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -94,8 +104,11 @@ def _normalize_forward(
 
 
 def _normalize_backward(centred: bool, epsilon: float, dtype: Any, saved: tuple, grad: Array) -> tuple:
-    *saved, grad = jax.lax.optimization_barrier((*saved, grad))  # otherwise XLA keeps what it could compute again
-    x, scale, bias, mean, factor = saved
+    # Otherwise XLA keeps what it could compute again. On a TPU the gradient may fuse with the matmul before it.
+    if target_platform() == "tpu":
+        x, scale, bias, mean, factor = jax.lax.optimization_barrier(saved)
+    else:
+        x, scale, bias, mean, factor, grad = jax.lax.optimization_barrier((*saved, grad))
     axes = tuple(range(x.ndim - 1))
     grad = grad.astype(jnp.float32)
     normed, inner = (x.astype(jnp.float32) - mean) * factor, grad * jnp.expand_dims(scale, axes)
@@ -155,6 +168,33 @@ def _dot_backward(compute: str, result: str, transposed: bool, saved: tuple, gra
 
 
 dot.defvjp(_dot_forward, _dot_backward)
+
+
+def add_bias(x: Float[Array, "*b O"], bias: Float[Array, "O"]) -> Float[Array, "*b O"]:
+    """Adds a bias; on TPUs the gradient of a bfloat16 sum is a matmul with ones, accumulated in float32.
+
+    There a matmul lets the gradient of `x` fuse with what made it, and reads heads narrower than a register without
+    padding: for BERT-large the compiler counts a twelfth fewer cycles per layer than with a reduction.
+    """
+    return (_add_bias if target_platform() == "tpu" and x.dtype == jnp.bfloat16 else _plain_add_bias)(x, bias)
+
+
+def _plain_add_bias(x: Array, bias: Array) -> Array:
+    return x + jnp.expand_dims(bias, range(x.ndim - 1)).astype(x.dtype)
+
+
+def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, tuple[Array]]:
+    return _plain_add_bias(x, bias), (bias,)
+
+
+def _add_bias_backward(saved: tuple[Array], grad: Array) -> tuple[Array, Array]:
+    axes = tuple(range(grad.ndim - 1))
+    ones = jnp.ones((*grad.shape[:-1], 8), grad.dtype)  # the fewest rows that fill a register
+    return grad, _matmul(ones, grad, axes, axes, "float32")[0].astype(saved[0].dtype)
+
+
+_add_bias = jax.custom_vjp(_plain_add_bias)
+_add_bias.defvjp(_add_bias_forward, _add_bias_backward)
 
 
 def einsum(equation: str, a: Array, b: Array, config: EncoderConfig) -> Array:
@@ -233,7 +273,7 @@ class Linear(nnx.Module):
         out = dot(x, self.kernel[...], self.compute, self.result)
         if self.bias is None or _without_bias.get() is self:
             return out
-        return out + jnp.expand_dims(self.bias[...], range(out.ndim - 1)).astype(out.dtype)
+        return add_bias(out, self.bias[...])
 
 
 def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:

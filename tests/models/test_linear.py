@@ -165,13 +165,37 @@ def test_norms_on_accelerators_have_the_same_gradients_and_keep_their_input_alon
     assert residual_bytes(lambda x: nnx.merge(graph, params)(x), narrow) <= narrow.nbytes + 8 * 10 + 4 * 128
 
 
-def test_activations_on_accelerators_keep_their_input_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_activations_on_accelerators_keep_their_input_alone(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
     x = jnp.linspace(-4.0, 4.0, 256)
     plain, size = jax.grad(lambda x: activation("gelu")(x).sum())(x), residual_bytes(activation("gelu"), x)
     assert residual_bytes(recompute(activation("gelu")), x) == size > x.nbytes
-    monkeypatch.setattr(linear, "target_platform", lambda: "cuda")
+    monkeypatch.setattr(linear, "target_platform", lambda: platform)
     assert residual_bytes(recompute(activation("gelu")), x) == x.nbytes
     np.testing.assert_array_equal(jax.grad(lambda x: recompute(activation("gelu"))(x).sum())(x), plain)
+
+
+def test_bias_gradient_on_tpus_is_a_matmul_accumulated_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    x, weights = (jnp.asarray(draw.normal(1.0, 1.0, (4, 300, 16)), jnp.bfloat16) for _ in range(2))
+    bias = jnp.asarray(draw.normal(size=16), jnp.float32)
+
+    def gradients(x: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.grad(lambda x, bias: (linear.add_bias(x, bias) * weights).astype(jnp.float32).sum(), (0, 1))(x, bias)
+
+    def matmuls(x: jax.Array) -> int:
+        jax.clear_caches()
+        return jax.jit(gradients).lower(x, bias).as_text().count("stablehlo.dot_general")
+
+    exact = np.asarray(weights, np.float64).sum((0, 1))
+    assert matmuls(x) == 0
+    monkeypatch.setattr(linear, "target_platform", lambda: "tpu")
+    assert matmuls(x) == 1
+    assert matmuls(x.astype(jnp.float32)) == 0  # which a TPU would multiply in bfloat16
+    x_gradient, bias_gradient = gradients(x, bias)
+    np.testing.assert_array_equal(x_gradient, weights)
+    assert bias_gradient.dtype == jnp.float32
+    np.testing.assert_allclose(bias_gradient, exact, rtol=1e-5)
 
 
 @pytest.mark.long
