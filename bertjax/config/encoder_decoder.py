@@ -172,7 +172,7 @@ PRESETS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 
 
 def encoder_decoder_preset(name: str, vocab_size: int) -> EncoderDecoderConfig:
-    """Returns a published encoder-decoder, by a name of `PRESETS`, for so many tokens.
+    """Returns a published encoder-decoder: `name` is one of `PRESETS`, `vocab_size` the number of tokens.
 
     Raises:
         UserError: the name is unknown.

@@ -174,7 +174,7 @@ def add_bias(x: Float[Array, "*b O"], bias: Float[Array, "O"]) -> Float[Array, "
     """Adds a bias; on TPUs the gradient of a bfloat16 sum is a matmul with ones, accumulated in float32.
 
     There a matmul lets the gradient of `x` fuse with what made it, and reads heads narrower than a register without
-    padding: for BERT-large the compiler counts a twelfth fewer cycles per layer than with a reduction.
+    padding: for BERT-large the compiler counts 6 % fewer cycles per layer than with a reduction.
     """
     return (_add_bias if target_platform() == "tpu" and x.dtype == jnp.bfloat16 else _plain_add_bias)(x, bias)
 

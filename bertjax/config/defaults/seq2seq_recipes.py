@@ -95,7 +95,7 @@ RECIPES: dict[str, Values] = {
 
 
 def make_seq2seq(config: ConfigDict, recipe: str) -> ConfigDict:
-    """Turns a base config into one for sequence to sequence by a name of `RECIPES`; changes and returns it.
+    """Turns a base config into one for sequence to sequence, in place, and returns it; `recipe` is one of `RECIPES`.
 
     Raises:
         UserError: The recipe is unknown.
