@@ -157,7 +157,7 @@ class MultiProcessGroup(ProcessGroup):
             raise self._timeout_error(what, error) from error
 
     def barrier(self, what: str, seconds: int) -> None:
-        """Waits for all processes, at most so many seconds; `what` names the barrier, also in messages.
+        """Waits for all processes, at most `seconds`; `what` names the barrier, also in messages.
 
         Raises:
             UserError: Some process did not arrive in time.
