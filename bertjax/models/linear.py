@@ -189,7 +189,7 @@ def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, tuple[Array]]:
 
 def _add_bias_backward(saved: tuple[Array], grad: Array) -> tuple[Array, Array]:
     axes = tuple(range(grad.ndim - 1))
-    ones = jnp.ones((*grad.shape[:-1], 8), grad.dtype)  # the fewest rows that fill a register
+    ones = jnp.ones((*grad.shape[:-1], 8), grad.dtype)  # equal rows; XLA may turn a product of one row into a sum
     return grad, _matmul(ones, grad, axes, axes, "float32")[0].astype(saved[0].dtype)
 
 

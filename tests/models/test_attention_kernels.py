@@ -66,6 +66,21 @@ def test_splash_interpreted_is_the_plain_form(window: int, causal: bool) -> None
         assert np.abs(mine - plain).max() <= 3e-6, name
 
 
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+def test_splash_is_finite_at_padding_which_is_not_cleared(window: int, causal: bool) -> None:
+    draw = np.random.default_rng(0).normal(size=(3, ROWS, LENGTH, HEADS, WIDTH))
+    context = AttentionContext(segments(), window, causal)
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = attention_kernels.splash_attention(q, k, v, context, "float32", interpret=True)
+        return jnp.square(out).sum(), out
+
+    qkv = (jnp.asarray(each, jnp.float32) for each in draw)
+    (_, out), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*qkv)
+    assert np.asarray(out)[np.asarray(segments()) == 0].any()
+    assert all(np.isfinite(each).all() for each in (out, *gradients))
+
+
 def test_splash_runs_on_the_shards_of_a_mesh() -> None:
     config = with_implementation(PLAIN, "interpret")
     alone = values_and_gradients(config, 30, False)
