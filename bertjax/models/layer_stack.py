@@ -173,13 +173,15 @@ def _scan(
     def period(x: Any, inputs: tuple[Any, Any, Any]) -> tuple[Any, Any]:
         states: list[Any] = []
         for index, local in enumerate(run.pattern):
-            x = apply_layer(x, *(_take(each, index) for each in inputs), local)
+            x = apply_layer(x, *(_take(inputs, index) if folds else inputs), local)
             states.append(None if collect is None else collect(x))
         return x, None if collect is None else jax.tree.map(lambda *each: jnp.stack(each), *states)
 
+    folds = len(run.pattern) > 1
     inputs = stacked, *(_slice(tree, run.start, run.stop, config.num_layers) for tree in (keys, per_layer))
-    folded = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, len(run.pattern), *leaf.shape[1:]), inputs)
-    x, states = jax.lax.scan(period, x, folded, length=run.repeats, unroll=config.unroll or 1)
+    if folds:
+        inputs = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, len(run.pattern), *leaf.shape[1:]), inputs)
+    x, states = jax.lax.scan(period, x, inputs, length=run.repeats, unroll=config.unroll or 1)
     return x, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
 
 

@@ -72,12 +72,11 @@ def train_step(
         sums, carry = objective.loss(params, StepInputs(frozen, carry), part, part_key, train=True)
         return weighted_loss(sums, counts, objective.loss_weights), (sums, carry)
 
-    def constrain(grads: Params) -> Params:
-        return grads if param_shardings is None else jax.lax.with_sharding_constraint(grads, param_shardings)
-
     value_and_grad = jax.value_and_grad(loss_of_part, has_aux=True)
+    inputs = frozen, counts
+    unrolls = all((net.config.unroll or 1) >= net.config.num_layers for net in objective.networks.values())
     (loss, (sums, carry)), grads = accumulate_grads(
-        value_and_grad, state.params, state.carry, batch, key, (frozen, counts), microbatches, constrain
+        value_and_grad, state.params, state.carry, batch, key, inputs, microbatches, param_shardings, unrolls
     )
     grads = _computed_once(grads)
     with jax.named_scope("optimizer"):

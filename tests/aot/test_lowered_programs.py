@@ -185,6 +185,13 @@ def test_gradients_are_reduced_once_after_all_microbatches() -> None:
     assert arrays <= len(lines["all_reduce"]) <= arrays + 12  # the loss, sums and counts
 
 
+def test_microbatches_add_up_the_gradients_of_each_layer() -> None:
+    """Not those of the stack: only a layer's own addition can be part of the matmul of its gradient."""
+    text, exp = lowered("bert", "cuda", mesh__data=2, train__microbatches=2)
+    shape = f"{exp.model.hidden_size}x{exp.model.intermediate_size}xf32"
+    assert len(re.findall(rf"stablehlo\.add .*tensor<{shape}>$", text, re.MULTILINE)) == exp.model.num_layers
+
+
 def elementwise_per_layer() -> dict[str, int]:
     """Returns the elementwise operations that one more layer of BERT adds to programs for GPUs."""
     added = {}

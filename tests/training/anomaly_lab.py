@@ -53,6 +53,7 @@ class Poisonable:
     """
 
     loss_weights: dict[str, float] = {"mlm": 1.0}  # noqa: RUF012
+    networks: dict[str, Any] = {}  # noqa: RUF012
 
     def init(self, key: jax.Array) -> Params:
         table, kernel = jax.random.normal(key, (WORDS, WIDTH)), jax.random.normal(key, (2, WIDTH, WIDTH)) / 2

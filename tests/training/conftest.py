@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -113,7 +114,7 @@ def start_on(fresh_params: Params) -> Callable[[Mesh, optax.GradientTransformati
 
 @pytest.fixture(scope="session")
 def run_steps(objective: MaskedLanguageModel, batch_of: Callable, start_on: Callable) -> Callable:
-    """`run_steps(mesh, optimizer, steps=4, microbatches=1)` -> final state, losses, the step.
+    """`run_steps(mesh, optimizer, steps=4, microbatches=1, unroll=1)` -> final state, losses, the step.
 
     Compiled ahead of time without LLVM's optimizations (half the time), unless `plain`; such a step refuses a state
     with another layout than before.
@@ -124,11 +125,14 @@ def run_steps(objective: MaskedLanguageModel, batch_of: Callable, start_on: Call
         optimizer: optax.GradientTransformation,
         steps: int = 1,
         microbatches: int = 1,
+        unroll: int = 1,
         plain: bool = False,
     ) -> tuple[TrainState, list[float], Callable]:
+        model = dataclasses.replace(objective.model, unroll=unroll)
+        local = MaskedLanguageModel(objective.config, model, objective.vocabulary)
         with jax.set_mesh(mesh):
             state, batches = start_on(mesh, optimizer), [put_batch(batch_of(cursor), mesh) for cursor in range(steps)]
-            step = compile_train_step(mesh, objective, optimizer, microbatches=microbatches, seed=0)
+            step = compile_train_step(mesh, local, optimizer, microbatches=microbatches, seed=0)
             if not plain:
                 step = step.compile(state, {}, batches[0], QUICK)
             losses = []

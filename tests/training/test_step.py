@@ -98,19 +98,26 @@ def test_seeds_share_a_program(
     assert step.jitted._cache_size() == 1
 
 
+@pytest.mark.parametrize("unroll", [1, 2], ids=["scan", "unrolled"])
 @pytest.mark.parametrize(
     ("shape", "microbatches"),
     [((1, 1, 1), 4), *(pytest.param(*each, marks=pytest.mark.long) for each in (((2, 2, 2), 4), ((8, 1, 1), 2)))],
     ids=str,
 )
 def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
-    run_steps: Callable, mesh_of: Callable, reference: tuple, fresh_params: Params, shape: tuple, microbatches: int
+    run_steps: Callable,
+    mesh_of: Callable,
+    reference: tuple,
+    fresh_params: Params,
+    shape: tuple,
+    microbatches: int,
+    unroll: int,
 ) -> None:
     """Each of the four masks another number of tokens: a mean of their means would differ.
 
     Plain descent shows the gradient itself: Adam would mask a wrong scale, and amplify rounding near zero.
     """
-    state, losses, _ = run_steps(mesh_of(*shape), optax.sgd(1.0), microbatches=microbatches)
+    state, losses, _ = run_steps(mesh_of(*shape), optax.sgd(1.0), microbatches=microbatches, unroll=unroll)
     np.testing.assert_allclose(losses, [reference[0]], rtol=1e-6)
     jax.tree.map(
         lambda after, before, grad: np.testing.assert_allclose(after, before - grad, rtol=0, atol=3e-6),
@@ -226,6 +233,7 @@ class Draws:
     """An objective whose loss is a random number per microbatch: shows the keys that the step passes."""
 
     loss_weights = {"noise": 1.0}  # noqa: RUF012
+    networks = {}  # noqa: RUF012
 
     def init(self, key: jax.Array) -> Params:
         return {"scale": jnp.ones(())}
