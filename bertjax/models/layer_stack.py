@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -142,9 +142,14 @@ def run_layers(
         The last hidden states, and `collect(x)` after each layer [stop - start, ...] (None without `collect`).
     """
     keys = None if key is None else jax.random.split(key, (config.num_layers, config.inner_layers))
+    runs = scan_runs(config, start, stop)
+    bounds = [start, *(run.stop for run in runs)]
+    shared = config.num_groups is not None
+    params = [None] * len(runs) if shared else _layer_weights(weights, bounds)
     collected: list[Any] = []
-    for run in scan_runs(config, start, stop):
-        x, states = _scan(config, run, weights, x, apply, keys, per_layer, collect)
+    for run, *inputs in zip(runs, params, _cut(keys, bounds), _cut(per_layer, bounds), strict=True):
+        group = None if run.group is None else _take(weights["groups"], run.group)
+        x, states = _scan(config, run, group, inputs, x, apply, collect)
         collected.append(states)
     return x, None if collect is None else jax.tree.map(lambda *parts: jnp.concatenate(parts), *collected)
 
@@ -152,36 +157,38 @@ def run_layers(
 def _scan(
     config: EncoderConfig,
     run: ScanRun,
-    weights: dict[str, Params],
+    group: Params | None,
+    inputs: Any,
     x: Any,
     apply: Apply,
-    keys: Key | None,
-    per_layer: Any,
     collect: Callable[[Any], Any] | None,
 ) -> tuple[Any, Any]:
     graphdef = _layer_graphdef(config, config.first_attention_norm or run.start > 0)
-    shared = None if run.group is None else [_take(weights["groups"], run.group, i) for i in range(config.inner_layers)]
-    stacked = None if shared is not None else _layer_weights(config, weights, run)
+    shared = None if group is None else _split(group, config.inner_layers)
 
-    @functools.partial(_remat, policy=config.remat)
     def apply_layer(x: Any, params: Params | None, keys: Key | None, layer_input: Any, local: bool) -> Any:
         for inner in range(config.inner_layers):
             layer = nnx.merge(graphdef, params if shared is None else shared[inner])
             x = apply(layer, x, local, None if keys is None else keys[inner], layer_input)
         return jax.tree.map(shard_batch, x)
 
-    def period(x: Any, inputs: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+    def run_pattern(x: Any, inputs: Sequence[Any], pattern: tuple[bool, ...]) -> tuple[Any, Any]:
         states: list[Any] = []
-        for index, local in enumerate(run.pattern):
-            x = apply_layer(x, *(_take(inputs, index) if folds else inputs), local)
+        for each, local in zip(inputs, pattern, strict=True):
+            x = step(x, *each, local)
             states.append(None if collect is None else collect(x))
         return x, None if collect is None else jax.tree.map(lambda *each: jnp.stack(each), *states)
 
-    folds = len(run.pattern) > 1
-    inputs = stacked, *(_slice(tree, run.start, run.stop, config.num_layers) for tree in (keys, per_layer))
-    if folds:
-        inputs = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, len(run.pattern), *leaf.shape[1:]), inputs)
-    x, states = jax.lax.scan(period, x, inputs, length=run.repeats, unroll=config.unroll or 1)
+    def period(x: Any, inputs: Any) -> tuple[Any, Any]:
+        return run_pattern(x, _split(inputs, len(run.pattern)), run.pattern)
+
+    unroll = config.unroll or 1
+    is_unrolled = unroll >= run.repeats
+    step: Any = _remat(jax.jit(apply_layer, static_argnums=4) if is_unrolled else apply_layer, config.remat)
+    if is_unrolled:
+        return run_pattern(x, _split(inputs, run.stop - run.start), run.pattern * run.repeats)
+    folded = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, len(run.pattern), *leaf.shape[1:]), inputs)
+    x, states = jax.lax.scan(period, x, folded, length=run.repeats, unroll=unroll)
     return x, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
 
 
@@ -189,21 +196,43 @@ def get_layer(config: EncoderConfig, weights: dict[str, Params], index: int) -> 
     """Returns layer `index`; of groups, the first layer of its group. Args: as in `run_layers`."""
     if config.num_groups is not None:
         return nnx.merge(_layer_graphdef(config, True), _take(weights["groups"], config.group_of(index), 0))
-    params = _layer_weights(config, weights, ScanRun(index, 1, (config.is_local(index),)))
+    (params,) = _layer_weights(weights, [index, index + 1])
     return nnx.merge(_layer_graphdef(config, config.first_attention_norm or index > 0), _take(params, 0))
 
 
-def _layer_weights(config: EncoderConfig, weights: dict[str, Params], run: ScanRun) -> Params:
-    """Returns the parameters of the layers of a run, including the separately stacked norms."""
-    params = _slice(weights["layers"], run.start, run.stop, config.num_layers)
-    if "attention_norms" not in weights or run.start == 0:
-        return params
-    norms = _slice(weights["attention_norms"], run.start - 1, run.stop - 1, config.num_layers - 1)
-    return {**params, "attention": {**params["attention"], "norm": norms}}
+def _layer_weights(weights: dict[str, Params], bounds: Sequence[int]) -> list[Params]:
+    """Returns the parameters of the layers between neighbouring bounds, including the separately stacked norms."""
+    parts = _cut(weights["layers"], bounds)
+    if "attention_norms" not in weights:
+        return parts
+    norms = _cut(weights["attention_norms"], [max(bound - 1, 0) for bound in bounds])  # layer 0 has none
+    return [
+        part if norm is None else {**part, "attention": {**part["attention"], "norm": norm}}
+        for part, norm in zip(parts, norms, strict=True)
+    ]
 
 
-def _slice(tree: Any, start: int, stop: int, length: int) -> Any:
-    return tree if (start, stop) == (0, length) else jax.tree.map(lambda leaf: leaf[start:stop], tree)
+def _cut(tree: Any, bounds: Sequence[int]) -> list[Any]:
+    """Returns the tree's parts between neighbouring bounds along the first axis of all leaves; None for empty ones.
+
+    The gradient of all parts is their concatenation, where that of slices would be a sum of padded arrays.
+    """
+    leaves: list[Array] = jax.tree.leaves(tree)
+    structure: Any = jax.tree.structure(tree)
+
+    def cut(leaf: Array) -> list[Array | None]:
+        sizes = [high - low for low, high in itertools.pairwise((0, *bounds, len(leaf)))]
+        parts = iter(jax.lax.split(leaf, [size for size in sizes if size]))
+        return [next(parts) if size else None for size in sizes][1:-1]
+
+    spans = [*itertools.pairwise(bounds)]
+    parts = zip(*map(cut, leaves), strict=True) if leaves else [()] * len(spans)
+    return [structure.unflatten(part) if low < high else None for (low, high), part in zip(spans, parts, strict=True)]
+
+
+def _split(tree: Any, length: int) -> list[Any]:
+    """Returns the elements along the first axis of all leaves."""
+    return [_take(part, 0) for part in _cut(tree, range(length + 1))]
 
 
 def _take(tree: Any, *index: int) -> Any:

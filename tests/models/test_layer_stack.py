@@ -1,13 +1,22 @@
-"""Layers that run as one scan: every layer once, in order, split where layers differ."""
+"""Layers that run as one scan, or unrolled: every layer once, in order, split where layers differ."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
+from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.layer_stack import ScanRun, scan_runs
+from bertjax.models.layer import Layer
+from bertjax.models.layer_stack import ScanRun, init_attention_norms, init_layers, run_layers, scan_runs
+from bertjax.types import Params
 
 LOCAL, GLOBAL = True, False
 
@@ -55,3 +64,60 @@ def test_any_stretch_runs_each_of_its_layers_once(start: int, stop: int) -> None
         flag for segment in scan_runs(config, start, stop) for _ in range(segment.repeats) for flag in segment.pattern
     ]
     assert flags == [config.is_local(layer) for layer in range(start, stop)]
+
+
+def gradient(unroll: int, start: int = 0, stop: int | None = None) -> tuple[Callable, dict[str, Params]]:
+    """Returns the gradient of seven layers, local, global and the first one without a norm, and their parameters."""
+    config = EncoderConfig(
+        hidden_size=8,
+        num_layers=7,
+        num_heads=2,
+        intermediate_size=12,
+        local_attention=4,
+        global_attn_every_n_layers=3,
+        first_attention_norm=False,
+        norm_placement="pre",
+        unroll=unroll,
+    )
+
+    def params(module: nnx.Module) -> Params:
+        return nnx.to_pure_dict(nnx.state(module))
+
+    rngs = nnx.Rngs(0)
+    weights = {
+        "layers": params(init_layers(config, rngs)),
+        "attention_norms": params(init_attention_norms(config, rngs)),
+    }
+
+    def apply(layer: Layer, x: Array, local: bool, key: Array | None, own: Array) -> Array:
+        normed = x if layer.attention.norm is None else layer.attention.norm(x)
+        return x + own * layer.attention.output(normed) * (3 if local else 1)
+
+    def loss(weights: dict[str, Params]) -> tuple[Array, Array]:
+        x, scales = jnp.linspace(-1, 1, 48).reshape(2, 3, 8), jnp.arange(1.0, 8.0)
+        x, collected = run_layers(
+            config, weights, x, apply, None, start=start, stop=stop, per_layer=scales, collect=jnp.sum
+        )
+        return (x**3).sum(), collected
+
+    return jax.grad(loss, has_aux=True), weights
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 7), (2, 7), (0, 1), (3, 5)])
+def test_unrolled_layers_are_the_scanned_ones(start: int, stop: int) -> None:
+    (scanned, weights), (unrolled, _) = gradient(1, start, stop), gradient(7, start, stop)
+    expected, result = jax.jit(scanned)(weights), jax.jit(unrolled)(weights)
+    assert expected[1].shape == (stop - start,)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), result, expected)
+    moved = {i for i in range(7) if np.any(expected[0]["layers"]["attention"]["output"]["kernel"][i])}
+    assert moved == {*range(start, stop)}
+
+
+def test_gradients_of_unrolled_layers_are_joined() -> None:
+    """Not padded and summed, which would move each of them several times."""
+    unrolled, weights = gradient(7)
+    program = jax.jit(unrolled).lower(weights).as_text()
+    stack = weights["layers"]["attention"]["output"]["kernel"].shape
+    shape = "x".join(map(str, stack))
+    assert re.search(rf"stablehlo\.concatenate .*tensor<{shape}xf32>$", program, re.MULTILINE)
+    assert not re.search(rf"stablehlo\.(pad|add) .*tensor<{shape}xf32>$", program, re.MULTILINE)
