@@ -89,9 +89,9 @@ def gradient(unroll: int, start: int = 0, stop: int | None = None) -> tuple[Call
         "attention_norms": params(init_attention_norms(config, rngs)),
     }
 
-    def apply(layer: Layer, x: Array, local: bool, key: Array | None, own: Array) -> Array:
+    def apply(layer: Layer, x: Array, local: bool, key: Array | None, scale: Array) -> Array:
         normed = x if layer.attention.norm is None else layer.attention.norm(x)
-        return x + own * layer.attention.output(normed) * (3 if local else 1)
+        return x + scale * layer.attention.output(normed) * (3 if local else 1)
 
     def loss(weights: dict[str, Params]) -> tuple[Array, Array]:
         x, scales = jnp.linspace(-1, 1, 48).reshape(2, 3, 8), jnp.arange(1.0, 8.0)
