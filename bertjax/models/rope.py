@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bertjax.models.mesh import target_platform
+
 Wave = Callable[[Array], Array]
 Rotation = tuple[Float[Array, "B S 1 H"], Float[Array, "B S 1 H"]]
-"""Cosines and sines of every token; the two halves of a head are equal."""
+"""Cosines and sines of every token, equal in the two halves of a head but for the sign of the first half's sines."""
 
 
 def sinusoids(positions: Int[Array, "*p"], size: int) -> Float[Array, "*p size"]:
@@ -27,16 +30,34 @@ def rotation(position_ids: Int[Array, "B S"], head_dim: int, base: float) -> Rot
         base: Hugging Face's `rope_theta`.
     """
     cosines = _waves(position_ids, head_dim, base, jnp.cos, jnp.cos)
-    sines = _waves(position_ids, head_dim, base, jnp.sin, jnp.sin)
+    sines = _waves(position_ids, head_dim, base, lambda angles: -jnp.sin(angles), jnp.sin)
     return cosines[:, :, None, :], sines[:, :, None, :]
 
 
+@jax.custom_vjp
 def rotate(x: Float[Array, "B S N H"], by: Rotation) -> Float[Array, "B S N H"]:
-    """Rotates the pairs (x_i, x_{i + H/2}) by the angles of their token, in float32."""
+    """Rotates the pairs (x_i, x_{i + H/2}) by the angles of their token, in float32; `by` gets no gradient."""
     cosines, sines = by
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    swapped = jnp.concatenate([-second, first], axis=-1)
-    return (x.astype(jnp.float32) * cosines + swapped * sines).astype(x.dtype)
+    return (x * cosines + _swap_halves(x) * sines).astype(x.dtype)
+
+
+def _rotate_back(by: Rotation, grad: Array) -> tuple[Array, None]:
+    """Rotates the gradient by the opposite angles; for the transpose of `rotate`, a TPU would write float32 halves."""
+    cosines, sines = by
+    return rotate(grad, (cosines, -sines)), None
+
+
+rotate.defvjp(lambda x, by: (rotate(x, by), by), _rotate_back)
+
+
+def _swap_halves(x: Array) -> Array:
+    """Exchanges the halves of the last axis; on TPUs by a matmul, which is exact and moves no parts of registers."""
+    half = x.shape[-1] // 2
+    if target_platform() == "tpu" and x.dtype == jnp.bfloat16:
+        exchange = jnp.asarray(np.roll(np.eye(2 * half), half, axis=1), x.dtype)
+        return jax.lax.dot_general(x, exchange, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=x.dtype)
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([second, first], axis=-1)
 
 
 def frequencies(size: int, base: float) -> Float[np.ndarray, "half"]:

@@ -1,4 +1,4 @@
-"""Angles of distant positions equal torch's."""
+"""Angles of distant positions equal torch's; rotations and their gradients are those of the definition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.rope import frequencies, rotation
+from bertjax.models import rope
+from bertjax.models.rope import frequencies, rotate, rotation
 
 torch = pytest.importorskip("torch")
 
@@ -24,3 +25,26 @@ def test_rotations_at_the_end_of_a_long_row_are_torchs() -> None:
     cosines, sines = jax.jit(lambda at: rotation(at, 64, 160_000.0))(jnp.asarray(positions)[None])
     assert np.abs(np.asarray(cosines)[0, :, 0, :32] - torch.cos(angles).numpy()).max() <= 1e-6
     assert np.abs(np.asarray(sines)[0, :, 0, 32:] - torch.sin(angles).numpy()).max() <= 1e-6
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_rotations_and_gradients_are_those_of_the_definition(
+    platform: str, dtype: jnp.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit; on TPUs bfloat16 halves are exchanged by a matmul."""
+    monkeypatch.setattr(rope, "target_platform", lambda: platform)
+    x, grad = jax.random.normal(jax.random.key(0), (2, 3, 5, 4, 16), dtype)  # two of [B, S, N, H]
+    by = rotation(jnp.arange(15).reshape(3, 5) * 7, 16, 10_000.0)
+
+    def definition(x: jax.Array) -> jax.Array:
+        first, second = x.astype(jnp.float32)[..., :8], x.astype(jnp.float32)[..., 8:]
+        cosines, sines = (each[..., 8:] for each in by)
+        rotated = first * cosines - second * sines, second * cosines + first * sines
+        return jnp.concatenate(rotated, -1).astype(dtype)
+
+    uses_matmul = "dot_general" in str(jax.make_jaxpr(lambda x: rotate(x, by))(x))
+    assert uses_matmul == (platform == "tpu" and dtype == jnp.bfloat16)
+    (result, backward), (expected, transposed) = jax.vjp(lambda x: rotate(x, by), x), jax.vjp(definition, x)
+    np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(backward(grad)[0], transposed(grad)[0])
