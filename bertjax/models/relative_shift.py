@@ -2,9 +2,9 @@
 
 A score depends on the distance i - j only. Tokens are multiplied with the embeddings of all distances in order, and
 the scores by key are a sheared view of the product: a reshape, whose gradient is a reshape. Queries at arbitrary
-positions take one slice each. The gradient of a gather would be summed in no fixed order on GPUs and one element at a
-time on TPUs. Forward and backward of these scores, in ms on two CPU cores, and MB of scratch; 2 sequences, 12 heads of
-64, float32:
+positions take one slice each; on TPUs, where that is a loop over queries, they are shifted together. The gradient of a
+gather would be summed in no fixed order on GPUs and one element at a time on TPUs. Forward and backward of these
+scores, in ms on two CPU cores, and MB of scratch; 2 sequences, 12 heads of 64, float32:
 
     512 queries, 512 keys   whole sequences 387, 147 MB   blocks of 64: 273, 97 MB    of 128: 363, 100 MB
     512 queries, 896 keys   whole sequences 539, 201 MB   blocks of 64: 458, 160 MB   of 128: 521, 159 MB
@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.linear import einsum
+from bertjax.models.mesh import target_platform
 
 _BLOCK = 64  # queries multiplied together: the overhead is a factor of (K + 64) / K
 
@@ -67,10 +68,28 @@ def distance_scores_at(
     scores = einsum(equation, q, embeddings, config)
     starts = scores.shape[-1] - num_keys - positions
 
-    def slice_keys(scores: Array, start: Array) -> Array:
-        return jax.lax.dynamic_slice_in_dim(scores, start, num_keys, axis=-1)
+    slices = _slices_by_bits if target_platform() == "tpu" else _slices
+    return slices(scores, starts, num_keys).swapaxes(1, 2)
 
-    return jax.vmap(jax.vmap(slice_keys))(scores, starts).swapaxes(1, 2)
+
+def _slices(x: Float[Array, "B T N R"], starts: Int[Array, "B T"], size: int) -> Float[Array, "B T N size"]:
+    """Returns x[b, t, :, start : start + size] of every query."""
+
+    def take(x: Array, start: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(x, start, size, axis=-1)
+
+    return jax.vmap(jax.vmap(take))(x, starts)
+
+
+def _slices_by_bits(x: Float[Array, "B T N R"], starts: Int[Array, "B T"], size: int) -> Float[Array, "B T N size"]:
+    """Returns the same by one shift of all queries per bit of `starts`; a TPU would take the slices one by one."""
+    bits = (x.shape[-1] - size).bit_length()
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, size + 2**bits - 1 - x.shape[-1])))
+    for bit in reversed(range(bits)):
+        width = size + 2**bit - 1
+        moves = (starts >> bit & 1).astype(bool)[:, :, None, None]
+        x = jnp.where(moves, x[..., 2**bit : 2**bit + width], x[..., :width])
+    return x
 
 
 def relative_shift(x: Float[Array, "*b Q R"], num_keys: int) -> Float[Array, "*b Q K"]:
