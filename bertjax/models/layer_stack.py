@@ -183,7 +183,7 @@ def _scan(
         return run_pattern(x, _split(inputs, len(run.pattern)), run.pattern)
 
     unroll = config.unroll or 1
-    is_unrolled = unroll >= run.repeats
+    is_unrolled = unroll >= run.repeats  # then the layers are traced once, by jit
     step: Any = _remat(jax.jit(apply_layer, static_argnums=4) if is_unrolled else apply_layer, config.remat)
     if is_unrolled:
         return run_pattern(x, _split(inputs, run.stop - run.start), run.pattern * run.repeats)

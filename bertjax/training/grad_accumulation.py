@@ -96,6 +96,9 @@ def _accumulate(
     def join(parts: Array) -> Array:
         return parts.swapaxes(0, 1).reshape(-1, *parts.shape[2:])
 
+    def stacked(path: str) -> int:
+        return num_stacked(path) if by_layer else 0
+
     def compute(carry: Any, part: Batch, index: Array) -> tuple[tuple[Array, Any, dict[str, list[Array]]], Any]:
         (loss, (sums, carry)), grads = value_and_grad(params, carry, part, jax.random.fold_in(key, index), inputs)
         return (loss, sums, {path: _layers(leaf, stacked(path)) for path, leaf in flatten_tree(grads).items()}), carry
@@ -109,9 +112,6 @@ def _accumulate(
     def body(totals: tuple, scanned: tuple) -> tuple[tuple, Any]:
         (loss, sums, grads), carry = compute(*scanned)
         return jax.tree.map(jnp.add, totals, (loss, sums, constrain(grads))), carry
-
-    def stacked(path: str) -> int:
-        return num_stacked(path) if by_layer else 0
 
     parts, carries = jax.tree.map(split, (batch, carry))
     scanned = carries, parts, jnp.arange(microbatches)

@@ -12,7 +12,6 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.models import relative_shift
 from bertjax.models.relative_shift import block_size, distance_scores, distance_scores_at
-from bertjax.models.relative_shift import relative_shift as shear
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 CONFIG = EncoderConfig()
@@ -70,8 +69,8 @@ def test_on_tpus_queries_are_not_sliced_one_by_one(monkeypatch: pytest.MonkeyPat
 def test_shear_reads_rows_one_step_further_each() -> None:
     x = np.arange(2 * 3 * 6, dtype=np.float32).reshape(2, 3, 6)
     expected = np.stack([x[:, i, 2 - i : 6 - i] for i in range(3)], axis=1)
-    np.testing.assert_array_equal(shear(jnp.asarray(x), 4), expected)
-    np.testing.assert_array_equal(shear(jnp.asarray(x[:, :1]), 6), x[:, :1])
+    np.testing.assert_array_equal(relative_shift.relative_shift(jnp.asarray(x), 4), expected)
+    np.testing.assert_array_equal(relative_shift.relative_shift(jnp.asarray(x[:, :1]), 6), x[:, :1])
 
 
 def test_blocks_divide_the_row() -> None:
