@@ -9,12 +9,9 @@ if TYPE_CHECKING:
     from bertjax import data as data
     from bertjax.api.config import continue_config as continue_config
     from bertjax.api.config import load_config as load_config
-    from bertjax.api.models import embed as embed
-    from bertjax.api.models import fill_mask as fill_mask
     from bertjax.api.models import generate as generate
     from bertjax.api.models import load_pretrained as load_pretrained
     from bertjax.api.models import make_objective as make_objective
-    from bertjax.api.models import predict as predict
     from bertjax.api.models import score_choices as score_choices
     from bertjax.api.runs import Run as Run
     from bertjax.api.runs import evaluate as evaluate
@@ -24,6 +21,9 @@ if TYPE_CHECKING:
     from bertjax.api.runs import pretrain as pretrain
     from bertjax.api.runs import sweep as sweep
     from bertjax.api.towers import from_encoders as from_encoders
+    from bertjax.commands.embed import embed as embed
+    from bertjax.commands.fill_mask import fill_mask as fill_mask
+    from bertjax.commands.predict import predict as predict
     from bertjax.config.model import EncoderConfig as EncoderConfig
     from bertjax.errors import UserError as UserError
     from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder as PretrainedEncoderDecoder
@@ -35,11 +35,12 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "bertjax.api.config": ("continue_config", "load_config"),
-    "bertjax.api.models": (
-        *("embed", "fill_mask", "generate", "load_pretrained", "make_objective", "predict", "score_choices"),
-    ),
+    "bertjax.api.models": ("generate", "load_pretrained", "make_objective", "score_choices"),
     "bertjax.api.runs": ("Run", "evaluate", "export", "finetune", "open_run", "pretrain", "sweep"),
     "bertjax.api.towers": ("from_encoders",),
+    "bertjax.commands.embed": ("embed",),
+    "bertjax.commands.fill_mask": ("fill_mask",),
+    "bertjax.commands.predict": ("predict",),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.errors": ("UserError",),
     "bertjax.hf.encoder_decoder.pretrained": ("PretrainedEncoderDecoder",),

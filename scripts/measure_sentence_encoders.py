@@ -24,13 +24,13 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from bertjax.commands.embed import Embedder
 from bertjax.config.overrides import set_values
 from bertjax.config.parse import check
 from bertjax.experiment.load import load_model
 from bertjax.experiment.pretrain import pretrain
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.sentence_transformers import Pooling
-from bertjax.inference.embed import Embedder
 
 VARIANTS = {
     "mlm": {"objective.name": "mlm"},

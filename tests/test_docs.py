@@ -21,7 +21,7 @@ import pytest
 from commands.lab import load_script
 from ml_collections import ConfigDict
 
-from bertjax.cli import build_parser
+from bertjax.cli import parse
 from bertjax.config.defaults import base_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import apply_overrides, copy_config, flatten, load_config
@@ -193,17 +193,18 @@ def check_bertjax(words: list[str]) -> None:
     if elided and not has_config:
         words += ["--config", "configs/bert.py:base"]
     try:
-        options, rest = build_parser().parse_known_args(words)
+        options, rest = parse(words)
     except SystemExit as stopped:
         assert stopped.code == 0, f"bertjax does not accept {shlex.join(words)}"
         return
-    if getattr(options.module, "REQUIRES_CONFIG", False):
+    module = getattr(options, "module", None)
+    if options.signature.takes_config if options.signature else getattr(module, "REQUIRES_CONFIG", False):
         provide(rest)
         cfg = apply_overrides(load_config(options.config), rest)
         check(cfg)
         if options.command == "pretrain":
             resolve(cfg)
-    elif getattr(options.module, "TAKES_OVERRIDES", False):
+    elif getattr(module, "TAKES_OVERRIDES", False):
         apply_overrides(base_config(), rest)
     else:
         assert [word for word in rest if word.startswith("--")] == [], f"unknown argument in {shlex.join(words)}"

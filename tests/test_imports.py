@@ -58,7 +58,7 @@ ARROWS: dict[str, set[str]] = {
 ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "finetuning"}
 ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
 ARROWS["__main__"] = {"cli", "runtime"}
-ARROWS["bertjax"] = {"api", "config", "data", "errors", "hf", "models", "objectives"}
+ARROWS["bertjax"] = {"api", "commands", "config", "data", "errors", "hf", "models", "objectives"}
 
 PRIVATE = {
     "process_group.py": "jax has no public name for the client of the coordination service (key-value store, barriers)"

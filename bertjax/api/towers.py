@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from bertjax.api.errors import python_errors
-from bertjax.api.models import ModelSource, load_pretrained, tokenizer_folder
+from bertjax.api.models import ModelSource, load_pretrained
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
+from bertjax.experiment.open_model import tokenizer_folder
 from bertjax.hf.encoder_decoder import pretrained
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel

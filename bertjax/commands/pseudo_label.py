@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Writes the selected labels and prints a summary."""
-    from bertjax.experiment.predict import PredictOptions
-    from bertjax.experiment.pseudo_label import LabelSource, Selection, pseudo_label
+    from bertjax.commands.pseudo_label_run import LabelSource, PredictOptions, Selection, pseudo_label
 
     names = tuple(name.strip() for name in (options.labels or "").split(",") if name.strip())
     selection = Selection(options.min_confidence, options.max_per_class, options.balance)

@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from ml_collections import ConfigDict
 
 from bertjax.config.registry import Choices
-from bertjax.errors import UserError, require_one_of, require_path, require_text, shortened
+from bertjax.errors import UserError, named, require_one_of, require_path, require_text, shortened
 
 PRESET = "preset"
 """The value of a key of `model` or `generator` that is taken from the preset."""
@@ -227,7 +227,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, each in settings_of(type(self)).items():
-            each.check(dotted(self.group, name), getattr(self, name))
+            each.check(named(dotted(self.group, name)), getattr(self, name))
         self.check()
 
     def check(self) -> None:

@@ -46,6 +46,16 @@ def checked_config(
     return cfg
 
 
+def command_config(
+    config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str, Any] | None = None
+) -> ConfigDict:
+    """Returns the checked config of a command that cannot estimate (`dry_run=true`) what it would cost."""
+    cfg = checked_config(config, overrides)
+    if cfg.dry_run:
+        raise UserError("dry_run=true estimates what pretrain and finetune cost; this command has no such estimate")
+    return cfg
+
+
 def check(cfg: ConfigDict) -> None:
     """Raises `UserError` for every error that can be found without reading text or asking for devices."""
     check_keys(cfg)

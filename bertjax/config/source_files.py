@@ -15,7 +15,7 @@ from bertjax.config.extensions import SOURCES
 from bertjax.config.patterns import expand_pattern, identity
 from bertjax.config.registry import import_object
 from bertjax.config.sources import BUILTINS, Source
-from bertjax.errors import UserError, require_regular_file
+from bertjax.errors import UserError, named, require_regular_file
 from bertjax.storage import ObjectInfo, entry_of, exists, expand_url, is_url, local_path, open_binary
 
 _ENDINGS = {"text": "txt", "lines": "txt", "files": "txt", "squad": "json"}
@@ -137,7 +137,7 @@ def _matches(source: Source) -> Iterator[tuple[str, ObjectInfo]]:
 
 
 def _check_file(source: Source, path: str) -> None:
-    require_regular_file(path, f"{source.key}: {source.text!r}")
+    require_regular_file(path, f"{named(source.key)}: {source.text!r}")
     if os.path.isdir(path):
         raise source.error(f"is a directory; name its files: {_files_of(source, path)}")
     if not (is_url(path) or os.access(path, os.R_OK)):

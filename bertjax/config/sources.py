@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bertjax.compression import bare_name
 from bertjax.config.extensions import SOURCES
 from bertjax.config.source_mixture import EPOCHS, Limits, parse_epochs
-from bertjax.errors import UserError, require_regular_file
+from bertjax.errors import UserError, named, require_regular_file
 from bertjax.storage import is_url, local_path, open_binary
 
 
@@ -187,7 +187,7 @@ class Source:
 
     def error(self, message: str) -> UserError:
         """Returns an error that names the key and the source."""
-        return UserError(f"{self.key}: {self.text!r}: {message}")
+        return UserError(f"{named(self.key)}: {self.text!r}: {message}")
 
 
 def parse_source(text: str, key: str = "data.sources", purpose: str = "documents") -> Source:

@@ -14,7 +14,7 @@ from bertjax.config.task_kinds import PLAIN_TAGS as PLAIN_TAGS
 from bertjax.config.task_kinds import ClassificationConfig as ClassificationConfig
 from bertjax.config.task_kinds import QaConfig, Seq2SeqTaskConfig, TaskKind, TokensConfig, task_settings
 from bertjax.config.task_kinds import RegressionConfig as RegressionConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 
 MAX_SPECIAL_TOKENS = 4  # <s> A </s></s> B </s>
 
@@ -166,7 +166,8 @@ class TaskConfig(Settings, group="task"):
             for source in sources:
                 if source.kind not in self.spec.source_kinds and not SOURCES.is_extension(source.kind):
                     raise UserError(
-                        f"task.{split}: {source.text!r} cannot hold examples of task.kind={self.kind}; write one of "
+                        f"{named(f'task.{split}')}: {source.text!r} cannot hold examples of "
+                        f"{named('task.kind', self.kind)}; write one of "
                         f"{', '.join(f'{name}:' for name in self.spec.source_kinds)}"
                     )
             if len({source.text for source in sources}) < len(sources):
@@ -176,22 +177,20 @@ class TaskConfig(Settings, group="task"):
         columns = {name: getattr(self, name) for name in ("text_column", "pair_column", "label_column", "id_column")}
         for key, column in columns.items():
             if column is not None and not column.strip():
-                raise UserError(f"task.{key} is blank: name a column, or set it to None")
+                raise UserError(f"{named(f'task.{key}')} is blank: name a column, or set it to None")
             if column is not None and self.spec is QaConfig:
+                key, kind = named(f"task.{key}"), named("task.kind", self.kind)
                 raise UserError(
-                    f"task.{key}={column!r}: the columns of task.kind=qa have fixed names (id, question, context, "
-                    f"answers); set task.{key} to None"
+                    f"{key}={column!r}: the columns of {kind} have fixed names (id, question, context, answers); set "
+                    f"{key} to None"
                 )
         if self.pair_column is not None and (self.spec.has_targets or self.spec is TokensConfig):
-            raise UserError(
-                f"task.pair_column={self.pair_column!r}: task.kind={self.kind} reads one text; set task.pair_column to "
-                "None"
-            )
-        named = [column for column in columns.values() if column is not None]
-        if len(set(named)) < len(named):
-            raise UserError(
-                "task.text_column, task.pair_column, task.label_column and task.id_column must be different columns"
-            )
+            key, kind = named("task.pair_column"), named("task.kind", self.kind)
+            raise UserError(f"{key}={self.pair_column!r}: {kind} reads one text; set {key} to None")
+        chosen = [column for column in columns.values() if column is not None]
+        if len(set(chosen)) < len(chosen):
+            first, second, third, last = (named(f"task.{key}") for key in columns)
+            raise UserError(f"{first}, {second}, {third} and {last} must be different columns")
         if self.swap_pairs and self.pair_column is None:
             raise UserError("task.swap_pairs=true needs two texts: set task.pair_column")
         if self.truncation == "only_second" and not self.is_pair:
@@ -216,7 +215,7 @@ class TaskConfig(Settings, group="task"):
         needed = self.qa.max_question_length + self.qa.doc_stride + MAX_SPECIAL_TOKENS
         if self.max_length <= needed:
             raise UserError(
-                f"task.max_length={self.max_length} leaves no tokens for the context: it must exceed "
+                f"{named('task.max_length', self.max_length)} leaves no tokens for the context: it must exceed "
                 f"task.qa.max_question_length + task.qa.doc_stride + {MAX_SPECIAL_TOKENS} special tokens = {needed}"
             )
 

@@ -11,11 +11,11 @@ from typing import IO, Any
 
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_generative, require_batch_tokens
-from bertjax.experiment.predict import open_output
 from bertjax.hf.generate import generation_settings
 from bertjax.inference.generate import GeneratedText, Generator, describe_search
 from bertjax.inference.text_files import is_jsonl, read_records, read_texts
 from bertjax.io.jsonl import STDIN
+from bertjax.io.output import open_records
 from bertjax.io.progress_bar import ProgressBar
 
 _WINDOW = 4096  # texts that are sorted by length together, and held
@@ -60,7 +60,7 @@ def generate(
     records, count, began = itertools.chain([first], records), 0, time.monotonic()
     shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
     name = text_column if source is not None and is_jsonl(source) else "text"
-    with ProgressBar("texts") as progress, open_output(out) as write:
+    with ProgressBar("texts") as progress, open_records(out) as write:
         while window := list(itertools.islice(records, _WINDOW)):
             done = count
             texts = generator(

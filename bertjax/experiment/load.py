@@ -21,7 +21,7 @@ from bertjax.config.task import TaskConfig
 from bertjax.config.task_kinds import task_settings
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
@@ -313,7 +313,7 @@ def join_towers(run: StoredRun, config: EncoderDecoderConfig, params: Params) ->
 def require_batch_tokens(requested: int | None) -> None:
     """Raises `UserError` for a `--batch-tokens` that is not positive, before a model is read."""
     if requested is not None and requested < 1:
-        raise UserError(f"--batch-tokens must be at least 1, not {requested}")
+        raise UserError(f"{named('batch_tokens')} must be at least 1, not {requested}")
 
 
 def batch_tokens(requested: int | None) -> int:

@@ -16,11 +16,11 @@ from bertjax.compression import bare_name
 from bertjax.config.sources import parse_task_source
 from bertjax.errors import UserError, comma_list, require_one_of
 from bertjax.experiment.load import Generative, batch_tokens, load_generative, require_batch_tokens
-from bertjax.experiment.predict import open_output
 from bertjax.finetuning.metrics.classification import ClassificationScores, classification_scores
 from bertjax.finetuning.readers.tables import read_rows
 from bertjax.inference.choices import NORMS, normalize, score_continuations
 from bertjax.io.jsonl import STDIN
+from bertjax.io.output import open_records
 from bertjax.io.progress_bar import ProgressBar
 
 CHOICE = "choice"
@@ -156,7 +156,7 @@ def score_choices(
     gold = [label for label in examples.labels if label is not None]
     result = score_examples(opened, task, examples.values, gold, drawn, tokens)
     if out is not None:
-        with open_output(out) as write:
+        with open_records(out) as write:
             for index, fields in enumerate(examples.values):
                 scores = dict(zip(result.labels, np.round(result.scores[index], 6).tolist(), strict=True))
                 write(

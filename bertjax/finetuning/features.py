@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.config.task import TaskConfig
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.readers.labels import encode_labels
 from bertjax.finetuning.templates import TokenRanges, assemble_windows, encode_texts, find_template
@@ -158,8 +158,8 @@ def _truncate(
         if len(of_text) and of_text.min() < 0:
             raise UserError(
                 f"{examples.locations[int(of_text.argmin())]}: task.truncation={config.truncation} cannot make this "
-                f"pair fit task.max_length={config.max_length}: the other text alone is too long; set "
-                "task.truncation=longest_first, or a greater task.max_length"
+                f"pair fit {named('task.max_length', config.max_length)}: the other text alone is too long; set "
+                f"task.truncation=longest_first, or a greater {named('task.max_length')}"
             )
     is_truncated = np.zeros(len(examples), bool)
     for of_text, full in zip(new_lengths, lengths, strict=True):

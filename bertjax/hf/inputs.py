@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.models.encoder import count_positions
 from bertjax.models.two_stream import check_two_streams
 
@@ -31,11 +31,11 @@ def require_readable(config: EncoderConfig, length: int | None, name: str) -> No
     Args:
         config: the model.
         length: tokens of a sequence; None: any.
-        name: key or flag of the length.
+        name: key or argument of the length.
     """
     limit = max_input_length(config)
     if limit is not None and length is not None and length > limit:
-        raise UserError(f"{name}={length} is beyond the {limit} tokens that the model can read")
+        raise UserError(f"{named(name, length)} is beyond the {limit} tokens that the model can read")
 
 
 def check_inputs(

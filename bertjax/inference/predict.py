@@ -16,7 +16,7 @@ from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
 from bertjax.config.task_kinds import Seq2SeqTaskConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, named
 from bertjax.finetuning.batches import EvalBatches
 from bertjax.finetuning.evaluate import ForwardPass
 from bertjax.finetuning.features import TextData
@@ -33,7 +33,7 @@ from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.generate import Generative, encoder_of
-from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, WordSpans, name_flags
+from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, WordSpans
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
 from bertjax.training.sharding import make_mesh
 
@@ -63,16 +63,18 @@ def infer_task_kind(model: Generative, requested: str | None = None) -> str:
         and (spec.head != ClassificationConfig.head or spec.has_classes != is_regression)
     ]
     if requested is not None:
-        if TASK_KINDS.load(requested, f"--kind {requested}").head not in heads:
-            raise UserError(f"--kind {requested}: the model has no such head (it has {comma_list(heads)})")
+        if TASK_KINDS.load(requested, f"{named('kind')} {requested}").head not in heads:
+            raise UserError(f"{named('kind')} {requested}: the model has no such head (it has {comma_list(heads)})")
         if requested == RegressionConfig.name and not is_regression:
             raise UserError(
-                f"--kind regression: the head has {encoder_of(model).num_labels} labels, a number needs one"
+                f"{named('kind')} regression: the head has {encoder_of(model).num_labels} labels, a number needs one"
             )
         return requested
     if len(fitting) != 1:
         what = (
-            "the model has the heads of several tasks; choose one with --kind" if fitting else "the model has no task"
+            f"the model has the heads of several tasks; choose one with {named('kind')}"
+            if fitting
+            else "the model has no task"
         )
         hint = "" if fitting else "; finetune it first (`bertjax finetune`)"
         raise UserError(f"{what} (heads: {comma_list(heads)}){hint}")
@@ -94,23 +96,20 @@ def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = 
     values = {name: value for name, value in overrides.items() if value is not None}
     allow_no_answer = values.pop("allow_no_answer", None)
     limit = max_input_length(encoder_of(model))
-    require_readable(encoder_of(model), values.get("max_length"), "--max-length")
-    try:
-        if trained is None or trained.kind != kind:
-            trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)
-            values.setdefault("max_length", min(384 if kind == QaConfig.name else 512, limit or 512))
-        if kind == QaConfig.name:
-            qa = trained.qa if allow_no_answer is None else trained.qa.replace(allow_no_answer=allow_no_answer)
-            if "max_length" in values:  # leaves tokens for the context, however short the windows
-                stride, question = values["max_length"] // 3, values["max_length"] // 4
-                qa = qa.replace(
-                    doc_stride=min(qa.doc_stride, stride), max_question_length=min(qa.max_question_length, question)
-                )
-            values["settings"] = qa
-        unused = {"train": (PLACEHOLDER_SOURCE,), "eval": (), "labels": (), "swap_pairs": False}
-        return trained.replace(**unused, **values, export_checkpoint="last")
-    except UserError as error:
-        raise name_flags(error) from None
+    require_readable(encoder_of(model), values.get("max_length"), "max_length")
+    if trained is None or trained.kind != kind:
+        trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)
+        values.setdefault("max_length", min(384 if kind == QaConfig.name else 512, limit or 512))
+    if kind == QaConfig.name:
+        qa = trained.qa if allow_no_answer is None else trained.qa.replace(allow_no_answer=allow_no_answer)
+        if "max_length" in values:  # leaves tokens for the context, however short the windows
+            stride, question = values["max_length"] // 3, values["max_length"] // 4
+            qa = qa.replace(
+                doc_stride=min(qa.doc_stride, stride), max_question_length=min(qa.max_question_length, question)
+            )
+        values["settings"] = qa
+    unused = {"train": (PLACEHOLDER_SOURCE,), "eval": (), "labels": (), "swap_pairs": False}
+    return trained.replace(**unused, **values, export_checkpoint="last")
 
 
 class Predictions(NamedTuple):
@@ -173,17 +172,14 @@ class Predictor:
         """Remarks on truncated examples."""
         result, limit = [], f"{self.config.max_length:,} tokens"
         if self.num_truncated:
-            result.append(f"{self.num_truncated:,} were longer than {limit}, and cut (--max-length)")
+            result.append(f"{self.num_truncated:,} were longer than {limit}, and cut ({named('max_length')})")
         if self.num_truncated_words:
             result.append(f"{self.num_truncated_words:,} words are beyond {limit} of their sentence: O")
         return result
 
     def __call__(self, inputs: PredictInputs) -> Predictions:
         """Returns the records of examples; raises `UserError` if one has no token or its label is unknown."""
-        try:
-            data = self._make_features(inputs.examples)
-        except UserError as error:
-            raise name_flags(error) from None
+        data = self._make_features(inputs.examples)
         scores = self._scores(data)
         if isinstance(data, TokenData):
             result = self._tag_records(inputs, data, scores)
@@ -208,7 +204,8 @@ class Predictor:
                 self.num_truncated_words += int((data.first_token_of_word < 0).sum())
             return data
         if not self.config.qa.allow_no_answer and any(not each.texts for each in examples.answers or ()):
-            raise UserError("a question has no gold answer; give --no-answer, if the model knows such questions")
+            flag = named("allow_no_answer", True)
+            raise UserError(f"a question has no gold answer; set {flag}, if the model knows such questions")
         return make_features(self.config, examples, self._tokenizer)
 
     def _scores(self, data: TaskData) -> np.ndarray:

@@ -12,7 +12,7 @@ from bertjax.compression import bare_name
 from bertjax.config.extensions import SOURCES, TASK_KINDS
 from bertjax.config.sources import is_task_source, parse_task_source
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
-from bertjax.errors import UserError, shortened
+from bertjax.errors import UserError, named, shortened
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import read_rows
@@ -28,14 +28,6 @@ PLACEHOLDER_SOURCE = "jsonl:-"
 _KIND_OF_ENDING = {".tsv": "tsv", ".csv": "csv", ".parquet": "parquet", ".json": "squad"}
 _KIND_OF_ENDING |= dict.fromkeys((".conll", ".bio", ".iob"), "conll")
 _NOT_TEXT = (".arrow", ".zip", ".tar", ".7z", ".pdf", ".docx", ".html", ".xlsx")
-_FLAG_OF_KEY = {
-    "task.max_length": "--max-length",
-    "task.qa.allow_no_answer=true": "--no-answer",
-    "set task.kind=": "give --kind ",
-    "task.header=true": "--header",
-    "task.header=false": "--no-header",
-    **{f"task.{name}_column": f"--{name}-column" for name in ("text", "pair", "label", "id")},
-}
 # A CJK character; letters and digits joined by signs (state-of-the-art, U.S, 3.5); a suffix after an apostrophe
 # (Smith 's); or a single sign. Roughly how CoNLL's words are split.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -70,14 +62,6 @@ def split_words(text: str) -> WordSpans:
     return WordSpans([text[begin:end] for begin, end in items], items)
 
 
-def name_flags(error: UserError) -> UserError:
-    """Returns an error whose message names command-line flags instead of config keys."""
-    text = str(error)
-    for key, flag in _FLAG_OF_KEY.items():
-        text = re.sub(rf"{re.escape(key)}(?![\w.])" if key[-1] != "=" else re.escape(key), flag, text)
-    return UserError(text.replace("task.train: ", "").replace("task.eval: ", ""))
-
-
 def read_inputs(
     config: TaskConfig, files: Sequence[str], gold: bool = False, window: int | None = WINDOW
 ) -> Iterator[PredictInputs]:
@@ -96,17 +80,21 @@ def read_inputs(
     yield from _windows(config, (each for file in files for each in _read_file(config, file, gold)), gold, window)
 
 
-def read_values(config: TaskConfig, records: Iterable[JsonRecord]) -> Iterator[PredictInputs]:
+def read_values(
+    config: TaskConfig, records: Iterable[JsonRecord], gold: bool = False, window: int | None = WINDOW
+) -> Iterator[PredictInputs]:
     """Yields the examples of records (see `to_record`), as `read_inputs` does those of a .jsonl file.
 
     Args:
         config: settings with which the examples are read.
         records: the examples.
+        gold: whether to read labels.
+        window: number of examples at a time; None: all at once.
 
     Raises:
         UserError: a record does not suit the task; names it.
     """
-    return _windows(config, _read_records(config, iter(records), gold=False), False, WINDOW)
+    return _windows(config, _read_records(config, iter(records), gold), gold, window)
 
 
 def to_record(value: Any, index: int, kind: str) -> JsonRecord:
@@ -145,12 +133,9 @@ def _windows(
     config: TaskConfig, examples: Iterator[_Example], gold: bool, window: int | None
 ) -> Iterator[PredictInputs]:
     count = 0
-    try:
-        while pending := list(itertools.islice(examples, window)):
-            yield _collect(config, pending, count, gold)
-            count += len(pending)
-    except UserError as error:
-        raise name_flags(error) from None
+    while pending := list(itertools.islice(examples, window)):
+        yield _collect(config, pending, count, gold)
+        count += len(pending)
 
 
 class _Example(NamedTuple):
@@ -173,14 +158,17 @@ def _read_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
         return _read_source(config, f"{_KIND_OF_ENDING[ending]}:{file}", gold)
     if bare.endswith(_NOT_TEXT):
         raise UserError(
-            f"--in {file}: give .jsonl, .txt (one text per line), .tsv or .csv, plain or compressed, or .parquet"
+            f"{named('inputs')} {file}: give .jsonl, .txt (one text per line), .tsv or .csv, plain or compressed, or "
+            ".parquet"
         )
     if file == STDIN:
         return _read_stdin(config, gold)
     if is_jsonl(file):
         return _read_records(config, read_records(file), gold)
     if config.spec is TokensConfig and not bare.endswith(".txt"):  # such as eng.testa, whose lines are words
-        raise UserError(f"--in {file}: name its format: conll:{file}, or rename it to .txt if a line is a text")
+        raise UserError(
+            f"{named('inputs')} {file}: name its format: conll:{file}, or rename it to .txt if a line is a text"
+        )
     return _read_lines(config, file, read_texts(file), gold)
 
 
@@ -208,7 +196,7 @@ def _read_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool)
     for record in records:
         name = record.values.get(config.id_column or "id")
         if config.id_column is not None and name is None:
-            raise UserError(f"{record.location}: no field {config.id_column!r}, which --id-column names")
+            raise UserError(f"{record.location}: no field {config.id_column!r}, which {named('id_column')} names")
         if isinstance(name, dict | list):
             raise UserError(f"{record.location}: an id must be text or a number")
         label = _gold_field(config, record) if gold else None
@@ -217,10 +205,10 @@ def _read_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool)
         elif config.spec is TokensConfig:
             yield _read_words(config, record, name, label)
         else:
-            text = record.text(_field(config.column_names[0], "text", record), "--text-column")
+            text = record.text(_field(config.column_names[0], "text", record), named("text_column"))
             pair = None
             if config.pair_column is not None:
-                pair = record.text(_field(config.pair_column, "pair", record), "--pair-column")
+                pair = record.text(_field(config.pair_column, "pair", record), named("pair_column"))
             yield _Example(record.location, name, text, pair, gold=label)
 
 
@@ -234,7 +222,8 @@ def _gold_field(config: TaskConfig, record: JsonRecord) -> Any:
     field = _field(config.label_column, default, record)
     if record.values.get(field) is None:
         raise UserError(
-            f"{record.location}: no field {field!r} to score against; leave --score out, or name it (--label-column)"
+            f"{record.location}: no field {field!r} to score against; leave {named('score')} out, or name it with "
+            f"{named('label_column')}"
         )
     return record.values[field]
 
@@ -250,16 +239,17 @@ def _read_words(config: TaskConfig, record: JsonRecord, name: Any, tags: Any) ->
         return _Example(record.location, name, "", words=value, gold=tags)
     if field is None or not isinstance(value, str):
         raise UserError(
-            f"{record.location}: no field words or tokens (a list of words), nor text; name yours with --text-column"
+            f"{record.location}: no field words or tokens (a list of words), nor text; name yours with "
+            f"{named('text_column')}"
         )
     if tags is not None:
-        raise UserError(f"{record.location}: --score needs words with their tags, not a text")
+        raise UserError(f"{record.location}: {named('score')} needs words with their tags, not a text")
     return _Example(record.location, name, record.text(field))
 
 
 def _read_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example]:
     """Reads a source of finetuning, without labels unless `gold`."""
-    source = parse_task_source(text, "--in")
+    source = parse_task_source(text, named("inputs"))
     if config.spec is TokensConfig and source.kind in ("tsv", "csv") and not gold:
         columns = [("task.text_column", config.text_column or "text")]
         for location, values in read_rows(source, columns, config.header):
@@ -267,8 +257,8 @@ def _read_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example
         return
     if source.kind not in config.spec.source_kinds and not SOURCES.is_extension(source.kind):
         raise UserError(
-            f"--in {source.where}: a {source.kind} file holds nothing for a model of kind {config.kind}; give one of "
-            f"{', '.join(config.spec.source_kinds)}"
+            f"{named('inputs')} {source.where}: a {source.kind} file holds nothing for a model of kind {config.kind}; "
+            f"give one of {', '.join(config.spec.source_kinds)}"
         )
     items = read_examples(config, sources=[text], labelled=gold)
     has_ids = config.id_column is not None or isinstance(items, QaExamples)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import named
 from bertjax.finetuning.features import TextData
 from bertjax.finetuning.seq2seq_evaluation import TextGenerator
 from bertjax.finetuning.tasks import EvalResult, make_features, task_methods
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.inference.predict import Predictions
-from bertjax.inference.predict_inputs import PredictInputs, name_flags
+from bertjax.inference.predict_inputs import PredictInputs
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
 
 _MAX_NEW_TOKENS = 128
@@ -39,14 +39,11 @@ class TextPredictor:
     def notes(self) -> list[str]:
         """Remarks on truncated examples."""
         count, limit = self.num_truncated, self.config.max_length
-        return [f"{count:,} were longer than {limit:,} tokens, and cut (--max-length)"] if count else []
+        return [f"{count:,} were longer than {limit:,} tokens, and cut ({named('max_length')})"] if count else []
 
     def __call__(self, inputs: PredictInputs) -> Predictions:
         """Returns the records of examples; raises `UserError` if one has no token."""
-        try:
-            data = make_features(self.config, inputs.examples, self._tokenizer)
-        except UserError as error:
-            raise name_flags(error) from None
+        data = make_features(self.config, inputs.examples, self._tokenizer)
         assert isinstance(data, TextData)
         self.num_truncated += data.num_truncated
         texts, _ = self._generator(self._model.params, data.features, len(data.features))

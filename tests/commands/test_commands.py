@@ -14,9 +14,9 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.cli import command_parsers, main
+from bertjax.commands.inspect_data import members
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data.tokenizer_io import load_tokenizer
-from bertjax.experiment.inspect_data import members
 from bertjax.experiment.load import load_source_model
 from bertjax.io.tree_paths import flatten_tree
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.experiment.inspect_data import describe, render_row
+from bertjax.commands.inspect_data import describe, render_row
 
 TOKENIZER: Any = types.SimpleNamespace(tokens=["pad", "cls", "sep", "a", "b", "c"], special_ids=(0, 1, 2))
 

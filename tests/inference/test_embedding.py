@@ -12,11 +12,11 @@ import torch
 from models_lab import quick_compilation, write_folder
 from tokens_lab import sentences
 
+from bertjax.commands.embed import Embedder
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_transformers import Pooling
-from bertjax.inference.embed import Embedder
 from bertjax.inference.text_batches import TextEncoder, batch_by_length
 
 TEXTS = [*sentences(3, seed=3, longest=20), "a", "The cat " * 40, "北京 <mask> naïve"]

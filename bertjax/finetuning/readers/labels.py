@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bertjax.config.task import TaskConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import Examples, QaExamples, TextExamples
 
 
@@ -41,12 +41,12 @@ def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
         names = sorted(values)
         if isinstance(examples, TextExamples) and all(map(_is_number, values)):
             raise UserError(
-                f"task.label_column holds numbers such as {names[0]}, {len(values):,} different ones: set "
-                "task.kind=regression, or task.labels if they are names"
+                f"{named('task.label_column')} holds numbers such as {names[0]}, {len(values):,} different ones: set "
+                f"{named('task.kind', 'regression')}, or task.labels if they are names"
             )
     if len(names) < 2:
         what = f"every example has the label {names[0]!r}" if names else "no example has a label"
-        raise UserError(f"task.label_column: {what}; a task needs at least two labels")
+        raise UserError(f"{named('task.label_column')}: {what}; a task needs at least two labels")
     return tuple(names)
 
 

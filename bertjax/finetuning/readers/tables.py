@@ -12,7 +12,7 @@ from bertjax.config.source_files import parallel_files, source_files
 from bertjax.config.sources import Source, parse_task_source
 from bertjax.data.columns import read_columns, read_schema
 from bertjax.data.readers import REPLACE_ERRORS
-from bertjax.errors import UserError, comma_list, one_line
+from bertjax.errors import UserError, comma_list, named, one_line
 from bertjax.io.hub import explain_hub_error
 from bertjax.io.jsonl import get_nested, read_jsonl, read_lines
 
@@ -36,7 +36,7 @@ def read_rows(source: Source, columns: Columns, header: bool | None = None, erro
     Raises:
         UserError: a file, row or column cannot be read; names file and line.
     """
-    read = import_object(source.spec.rows, f"{source.key}: {source.text!r}")
+    read = import_object(source.spec.rows, f"{named(source.key)}: {source.text!r}")
     for path in source_files(source) if source.spec.is_file else [source.where]:
         yield from read(path, columns, header, errors)
 
@@ -102,8 +102,8 @@ def find_column(name: str, header: list[str], key: str, where: str) -> int:
         number = len(header)
     if not -len(header) <= number < len(header):
         raise UserError(
-            f"{where}: no column {name!r} (it has {_names(header)}); set {key} to one of them, or to a number (0 = the "
-            "first)"
+            f"{where}: no column {name!r} (it has {_names(header)}); set {named(key)} to one of them, or to a "
+            "number (0 = the first)"
         )
     return number % len(header)
 
@@ -124,7 +124,7 @@ def get_field(record: Mapping[str, Any], name: str, key: str, where: str) -> Any
         return get_nested(record, name)
     except KeyError as error:
         missing, names = error.args
-        raise UserError(f"{where}: no field {missing!r} (it has {_names(names)}); set {key} to one") from None
+        raise UserError(f"{where}: no field {missing!r} (it has {_names(names)}); set {named(key)} to one") from None
 
 
 def require_text(value: Any, name: str, where: str, errors: str = "strict") -> str:
@@ -191,10 +191,10 @@ def _csv_fields(path: str, errors: str) -> Iterator[tuple[int, list[str]]]:
 def _has_header(columns: Columns, where: str) -> bool:
     """Returns True if a column is given by name; raises `UserError` if all are numbers, which leaves it open."""
     if all(name.removeprefix("-").isdecimal() for _, name in columns):
-        numbers = ", ".join(f"{key}={name}" for key, name in columns)
+        numbers = ", ".join(named(key, name) for key, name in columns)
         raise UserError(
             f"{where}: columns are given by number ({numbers}), which does not tell whether this line names them: set "
-            "task.header=true or task.header=false"
+            f"{named('task.header', True)} or {named('task.header', False)}"
         )
     return True
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bertjax.config.task import TaskConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import ReadRequest, TextExamples
 from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
 
@@ -68,7 +68,7 @@ def class_label(config: TaskConfig, value: Any, where: str) -> str:
     """
     name = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value).strip()
     if not name or isinstance(value, list | dict):
-        raise UserError(f"{where}: no label in the column of task.label_column; every example needs one")
+        raise UserError(f"{where}: no label in the column of {named('task.label_column')}; every example needs one")
     return name
 
 
@@ -79,5 +79,5 @@ def score_number(value: Any, where: str) -> float:
     except (TypeError, ValueError):
         score = math.nan
     if not math.isfinite(score):
-        raise UserError(f"{where}: task.kind=regression needs a finite number as label, not {value!r}")
+        raise UserError(f"{where}: {named('task.kind', 'regression')} needs a finite number as label, not {value!r}")
     return score

@@ -8,7 +8,7 @@ from typing import Any
 from bertjax.config.source_files import source_files
 from bertjax.config.sources import Source
 from bertjax.data.readers import REPLACE_ERRORS
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import ReadRequest, WordExamples
 from bertjax.finetuning.readers.tables import find_column, read_rows, require_distinct, require_text
 from bertjax.finetuning.tag_schemes import normalize_tags
@@ -41,7 +41,7 @@ def _read_conll(request: ReadRequest, source: Source) -> Iterator[_Sentence]:
     id_column = request.config.id_column
     if id_column is not None:
         raise UserError(
-            f"task.id_column={id_column!r}: sentences of CoNLL files have no ids; set task.id_column to None"
+            f"{named('task.id_column')}={id_column!r}: sentences of CoNLL files have no ids; leave it out (None)"
         )
     for path in source_files(source):
         yield from _read_conll_file(request, path)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertjax.commands.predict import first_record, make_predictor, require_files
 from bertjax.config.task import ClassificationConfig, TaskConfig
-from bertjax.errors import UserError
-from bertjax.experiment.predict import PredictOptions, check_options, load_predictor, require_files
+from bertjax.errors import UserError, require_at_least
+from bertjax.experiment.open_model import open_model
 from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.inference.predict import Predictor
-from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, name_flags, read_inputs
+from bertjax.inference.predict import Predictor, infer_task_kind
+from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, read_inputs
 from bertjax.inference.pseudo_labels import (
     NO_TEXT,
     REASONS,
@@ -33,6 +34,18 @@ from bertjax.io.progress_bar import ProgressBar
 
 ENDINGS = (".jsonl", ".tsv")
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "header")
+
+
+class PredictOptions(NamedTuple):
+    """Settings of reading; None takes the setting of finetuning, otherwise the usual one."""
+
+    text_column: str | None = None
+    pair_column: str | None = None
+    label_column: str | None = None
+    id_column: str | None = None
+    header: bool | None = None
+    max_length: int | None = None
+    batch_tokens: int | None = None
 
 
 class Selection(NamedTuple):
@@ -73,7 +86,8 @@ def pseudo_label(
         UserError: an input cannot be read, or no label is left.
     """
     _check(source, files, out, selection)
-    check_options(options)
+    require_at_least(1, batch_tokens=options.batch_tokens)
+    require_at_least(8, max_length=options.max_length)
     if source.model is not None:
         predictor = _classifier(source.model, options, files)
         config, labels = predictor.config, predictor.labels
@@ -120,7 +134,11 @@ def _check(source: LabelSource, files: Sequence[str], out: Path, selection: Sele
 
 
 def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
-    predictor = load_predictor(folder, options, files)
+    require_files(files)
+    opened = open_model(folder, finetuned=True)
+    task = infer_task_kind(opened.model, opened.trained.kind if opened.trained else None)
+    settings = {name: getattr(options, name) for name in (*_COLUMNS, "max_length")}
+    predictor = make_predictor(opened, task, settings, first_record(files), options.batch_tokens)
     if not (predictor.config.spec.has_classes and predictor.config.spec.reads_texts):
         raise UserError(f"--model {folder} is a model of kind {predictor.config.kind}; labels come from a classifier")
     assert isinstance(predictor, Predictor)  # it has classes
@@ -130,14 +148,11 @@ def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> 
 def _read_as(options: PredictOptions) -> TaskConfig:
     """Returns the settings of reading without a model."""
     names = {name: getattr(options, name) for name in _COLUMNS}
-    try:
-        return TaskConfig(
-            ClassificationConfig.name,
-            (PLACEHOLDER_SOURCE,),
-            **{key: name for key, name in names.items() if name is not None},
-        )
-    except UserError as error:
-        raise name_flags(error) from None
+    return TaskConfig(
+        ClassificationConfig.name,
+        (PLACEHOLDER_SOURCE,),
+        **{key: name for key, name in names.items() if name is not None},
+    )
 
 
 def _texts(inputs: PredictInputs) -> TextExamples:
@@ -160,7 +175,7 @@ def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[K
     if file is None:
         return gold
     by_number = {} if any(each.isdecimal() for each in labels) else {str(i): name for i, name in enumerate(labels)}
-    require_files([file], "--gold")
+    require_files([file], "gold")
     for inputs in read_inputs(config, [file], gold=True):
         examples = _texts(inputs)
         for key, name, location in zip(_keys(inputs), examples.labels or [], examples.locations, strict=True):

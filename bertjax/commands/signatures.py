@@ -1,0 +1,207 @@
+"""The command line of a page: its flags, help and defaults, from the signature and the docstring of its function.
+
+They are read from the source: to import a page takes seconds, because it imports jax, and help must not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections.abc
+import dataclasses
+import functools
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar, Union
+
+from bertjax.commands import arguments
+from bertjax.commands.arguments import Flag
+from bertjax.errors import as_key, spelling
+from bertjax.training.signals import StoppedBySignal
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
+_NAMES = {**vars(typing), **vars(collections.abc), **vars(arguments), "Path": Path}
+_NAMES |= {each.__name__: each for each in (bool, int, float, str)}
+
+
+def command(function: Callable[P, R]) -> Callable[P, R]:
+    """Makes a function of a page a command: errors of a call name arguments, and Ctrl-C is a KeyboardInterrupt.
+
+    The command line calls `function.__wrapped__` in its own spelling.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with spelling(functools.partial(_spell_argument, function.__name__)):
+            try:
+                return function(*args, **kwargs)
+            except StoppedBySignal as stopped:
+                message = str(stopped).replace("the same command", "the same call")
+                if stopped.exit_code == 130:
+                    raise KeyboardInterrupt(message) from None
+                print(message, file=sys.stderr)
+                raise SystemExit(stopped.exit_code) from None
+
+    return call
+
+
+def _spell_argument(name: str, setting: str, *value: object) -> str:
+    parameter = read_signature(name).find(setting)
+    return as_key(setting, *value) if parameter is None else "=".join([parameter.name, *map(str, value)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """An argument of a function, as `name` in Python and as `flag` on the command line."""
+
+    name: str
+    kind: Any
+    declared: Flag
+    default: Any
+    required: bool
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """The flag, or the name of a positional argument."""
+        return self.declared.name or "--" + self.name.replace("_", "-")
+
+    def spelled(self, *value: object) -> str:
+        """Returns the flag with its value: `--header`, `--no-header`, `--max-length=64`."""
+        if self.kind is bool and value:
+            return self.flag if value[0] or self.declared.const else f"--no-{self.name.replace('_', '-')}"
+        return "=".join([self.flag, *map(str, value)])
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the flag."""
+        is_flag, declared = self.flag.startswith("-"), self.declared
+        options: dict[str, Any] = {"help": self.help, "default": self.default}
+        if declared.const is not None:
+            options |= {"action": "store_const", "const": declared.const}
+        elif self.kind is bool:
+            options |= {"action": argparse.BooleanOptionalAction if self.default is None else "store_true"}
+        elif typing.get_origin(self.kind) is Literal:
+            options |= {"choices": typing.get_args(self.kind)}
+        else:
+            is_list = typing.get_origin(self.kind) is collections.abc.Sequence
+            item = typing.get_args(self.kind)[0] if is_list else self.kind
+            if item not in (str, int, float, Path) and declared == Flag():
+                raise TypeError(f"{self.name}: the command line cannot take {self.kind}; say how by a Flag")
+            convert = item if item in (int, float, Path) else declared.type
+            metavar = declared.metavar or ("N" if convert in (int, float) else self.name.rpartition("_")[2].upper())
+            nargs = declared.nargs or ("+" if is_list and declared == Flag() else None)
+            options |= {"type": convert, "metavar": metavar, "nargs": nargs}
+        if is_flag and self.default is not None and self.default is not False and "default" not in self.help:
+            options["help"] += f" (default {self.default})"
+        if is_flag:
+            options |= {"dest": self.name, "required": self.required or declared.required}
+        parser.add_argument(self.flag if is_flag else self.name, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """Function of a page, as the command line sees it; `shown` are arguments of its `show`, which prints the result."""
+
+    name: str
+    summary: str
+    description: str
+    example: str
+    parameters: dict[str, Parameter]
+    shown: dict[str, Parameter]
+
+    @property
+    def module(self) -> str:
+        """Name of the page and of its function."""
+        return self.name.replace("-", "_")
+
+    @property
+    def takes_config(self) -> bool:
+        """True if overrides (--config.KEY=VALUE) belong to it."""
+        return "config" in self.parameters
+
+    def find(self, setting: str) -> Parameter | None:
+        """Returns the argument that a name or, in commands without a config, a config key stands for."""
+        if "." in setting and self.takes_config:
+            return None
+        name = setting.rpartition(".")[2]
+        of_key = (each for each in self.parameters.values() if each.declared.key == setting)
+        return next(of_key, None) or {**self.parameters, **self.shown}.get(name)
+
+    def spell(self, setting: str, *value: object) -> str:
+        """Spells a setting for messages of the command line; see `bertjax.errors.named`."""
+        parameter = self.find(setting)
+        return as_key(setting, *value) if parameter is None else parameter.spelled(*value)
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the flags of the command."""
+        for each in (*self.parameters.values(), *self.shown.values()):
+            each.add_to(parser)
+
+
+@functools.cache
+def read_signature(name: str) -> Signature:
+    """Reads a page of `bertjax.commands` by the name of its command."""
+    module = name.replace("-", "_")
+    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    text = ast.get_docstring(functions[module]) or ""
+    description = re.split(r"\n\n(?=Args:|Returns:|Raises:|Example:)", text)[0]
+    example = textwrap.dedent(text.partition("\nExample:\n")[2].partition("\n\n")[0]).strip()
+    shown = _parameters(functions["show"], first=1) if "show" in functions else {}
+    summary = description.partition("\n")[0].removesuffix(".")
+    return Signature(name, summary, description, example, _parameters(functions[module]), shown)
+
+
+def _parameters(function: ast.FunctionDef, first: int = 0) -> dict[str, Parameter]:
+    args, text = function.args, ast.get_docstring(function) or ""
+    entries = dict(_ENTRY.findall(text.partition("\nArgs:\n")[2].partition("\n\n")[0]))
+    declared = [*args.args, *args.kwonlyargs]
+    defaults = [*[None] * (len(args.args) - len(args.defaults)), *args.defaults, *args.kw_defaults]
+    result = {}
+    for argument, default in list(zip(declared, defaults, strict=True))[first:]:
+        assert argument.annotation is not None, f"{argument.arg} has no type"
+        annotation = _value(argument.annotation)
+        if annotation == arguments.Overrides:  # they come with --config
+            continue
+        kind, flag = annotation, Flag()
+        if typing.get_origin(annotation) is typing.Annotated:
+            kind, flag = typing.get_args(annotation)[:2]
+        if typing.get_origin(kind) in (Union, types.UnionType):
+            kind = typing.get_args(kind)[0]
+        result[argument.arg] = Parameter(
+            name=argument.arg,
+            kind=kind,
+            declared=flag,
+            default=None if default is None else ast.literal_eval(default),
+            required=default is None,
+            help=" ".join(entries.get(argument.arg, flag.help).split()).partition("; in Python")[0],
+        )
+    return result
+
+
+def _value(node: ast.expr) -> Any:
+    """Returns the value of an annotation without running it: names, literals, `X[Y]`, `X | Y` and `Flag(...)`."""
+    match node:
+        case ast.Name(name) if name in _NAMES:
+            return _NAMES[name]
+        case ast.Subscript(generic, arguments_):
+            return _value(generic)[_value(arguments_)]
+        case ast.Tuple(items):
+            return tuple(map(_value, items))
+        case ast.BinOp(left, ast.BitOr(), right):
+            return Union[_value(left), _value(right)]  # noqa: UP007 (a string has no operator)
+        case ast.Call(ast.Name("Flag"), positional, keywords):
+            return Flag(*map(_value, positional), **{each.arg: _value(each.value) for each in keywords if each.arg})
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise TypeError(
+            f"the command line cannot read the type {ast.unparse(node)}; see bertjax.commands.arguments"
+        ) from None
