@@ -14,16 +14,24 @@ if TYPE_CHECKING:
     from bertjax.api.models import make_objective as make_objective
     from bertjax.api.models import score_choices as score_choices
     from bertjax.api.runs import Run as Run
-    from bertjax.api.runs import evaluate as evaluate
     from bertjax.api.runs import export as export
     from bertjax.api.runs import finetune as finetune
     from bertjax.api.runs import open_run as open_run
     from bertjax.api.runs import pretrain as pretrain
     from bertjax.api.runs import sweep as sweep
     from bertjax.api.towers import from_encoders as from_encoders
+    from bertjax.commands.compare import compare as compare
+    from bertjax.commands.compile import compile as compile
     from bertjax.commands.embed import embed as embed
+    from bertjax.commands.env import env as env
+    from bertjax.commands.eval_minimal_pairs import eval_minimal_pairs as eval_minimal_pairs
+    from bertjax.commands.eval_sts import eval_sts as eval_sts
+    from bertjax.commands.evaluate import evaluate as evaluate
     from bertjax.commands.fill_mask import fill_mask as fill_mask
+    from bertjax.commands.inspect_data import inspect_data as inspect_data
+    from bertjax.commands.lr_find import lr_find as lr_find
     from bertjax.commands.predict import predict as predict
+    from bertjax.commands.prepare import prepare as prepare
     from bertjax.config.model import EncoderConfig as EncoderConfig
     from bertjax.errors import UserError as UserError
     from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder as PretrainedEncoderDecoder
@@ -36,11 +44,20 @@ __version__ = "0.1.0"
 _NAMES = {
     "bertjax.api.config": ("continue_config", "load_config"),
     "bertjax.api.models": ("generate", "load_pretrained", "make_objective", "score_choices"),
-    "bertjax.api.runs": ("Run", "evaluate", "export", "finetune", "open_run", "pretrain", "sweep"),
+    "bertjax.api.runs": ("Run", "export", "finetune", "open_run", "pretrain", "sweep"),
     "bertjax.api.towers": ("from_encoders",),
+    "bertjax.commands.compare": ("compare",),
+    "bertjax.commands.compile": ("compile",),
     "bertjax.commands.embed": ("embed",),
+    "bertjax.commands.env": ("env",),
+    "bertjax.commands.eval_minimal_pairs": ("eval_minimal_pairs",),
+    "bertjax.commands.eval_sts": ("eval_sts",),
+    "bertjax.commands.evaluate": ("evaluate",),
     "bertjax.commands.fill_mask": ("fill_mask",),
+    "bertjax.commands.inspect_data": ("inspect_data",),
+    "bertjax.commands.lr_find": ("lr_find",),
     "bertjax.commands.predict": ("predict",),
+    "bertjax.commands.prepare": ("prepare",),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.errors": ("UserError",),
     "bertjax.hf.encoder_decoder.pretrained": ("PretrainedEncoderDecoder",),

@@ -18,7 +18,6 @@ from bertjax.config.objectives import objective_class
 from bertjax.config.parse import checked_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.evaluate import evaluate as evaluate_run
 from bertjax.experiment.export import Upload
 from bertjax.experiment.export import export as export_run
 from bertjax.experiment.finetune import exported_step
@@ -211,24 +210,6 @@ def sweep(
     """
     axes = [f"{key}={','.join(map(str, values))}" for key, values in (grid or {}).items()]
     return runs.sweep(_config(config, overrides), local_copy(workdir), seeds, axes)
-
-
-@python_errors()
-def evaluate(run: Folder | Run, *, step: int | None = None, inputs: Sequence[str] = ()) -> Metrics:
-    """Computes the held-out metrics of a checkpoint; what `bertjax evaluate` does.
-
-    Args:
-        run: A run or its work directory.
-        step: Step of the checkpoint; the newest by default.
-        inputs: Labelled examples to score a task on, as in `task.eval`; those of the run by default.
-
-    Returns:
-        The metrics by name.
-
-    Raises:
-        UserError: The checkpoint is missing, or the data of the run are gone.
-    """
-    return evaluate_run(_workdir(run), step, inputs)
 
 
 @python_errors()

@@ -1,31 +1,163 @@
-"""Measure the training step of a config, alone or next to transformers."""
+"""Measures the training step of a config on this machine, alone or interleaved with transformers and PyTorch."""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import dataclasses
 import os
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-REQUIRES_CONFIG = True
-EXAMPLE = "bertjax benchmark --config bert:mini --baseline hf"
+from ml_collections import ConfigDict
+
+from bertjax.benchmark.bertjax_runner import BertjaxRunner
+from bertjax.benchmark.interleaved_timing import TimedRun, interleave
+from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_scopes, format_torch, torch_metrics
+from bertjax.benchmark.torch_baseline import BaselineConfig
+from bertjax.benchmark.torch_subprocess import TorchProcess
+from bertjax.commands.arguments import Config, Out, Overrides
+from bertjax.commands.signatures import command
+from bertjax.config.model import encoder_config, float32_config
+from bertjax.config.objectives import objective_config
+from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.objectives.mlm import MlmConfig
+from bertjax.config.parse import command_config
+from bertjax.data import from_config
+from bertjax.data.from_config import Prepared
+from bertjax.errors import UserError, named, require_at_least
+from bertjax.experiment import build
+from bertjax.experiment.teacher import attach_teacher, read_teacher
+from bertjax.hf.export_plan import plan_export
+from bertjax.hf.safe_files import auto_class
+from bertjax.hf.save import save_pretrained
+from bertjax.io.atomic import write_json
+from bertjax.io.output import Results, require_output
+
+TRACED_STEPS = 3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags of the command."""
-    add = parser.add_argument
-    add("--baseline", choices=("hf",), help="hf: transformers and PyTorch, same weights and text, interleaved")
-    add("--repeats", type=int, default=5, help="timed repeats per side (default 5)")
-    add("--steps", type=int, default=10, help="steps per repeat (default 10)")
-    add("--warmup", type=int, default=3, help="steps before the first repeat (default 3)")
-    add("--no-compile", action="store_true", help="do not try torch.compile for the baseline")
-    add("--out", type=Path, metavar="FILE", help="JSON file for all metrics")
+@command
+def benchmark(
+    config: Config,
+    overrides: Overrides = None,
+    *,
+    baseline: Literal["hf"] | None = None,
+    repeats: int = 5,
+    steps: int = 10,
+    warmup: int = 3,
+    no_compile: bool = False,
+    out: Out = None,
+) -> Results:
+    """Measure the training step of a config, alone or next to transformers.
+
+    Saves no checkpoint.
+
+    Args:
+        baseline: hf: transformers and PyTorch, same weights and text, interleaved
+        repeats: timed repeats per side
+        steps: steps per repeat
+        warmup: steps before the first repeat
+        no_compile: do not try torch.compile for the baseline
+        out: JSON file for all metrics
+
+    Returns:
+        The metrics.
+
+    Raises:
+        UserError: a count is not positive, or the baseline cannot train this model.
+
+    Example:
+        bertjax benchmark --config bert:mini --baseline hf
+    """
+    require_at_least(1, repeats=repeats, steps=steps, warmup=warmup)
+    if out is not None:
+        require_output(out)
+    cfg = command_config(config, overrides)
+    if baseline is not None:  # it needs device memory as well
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    build.check_devices(cfg)
+    model_class = None if baseline is None else baseline_class(cfg)
+    prepared = from_config.prepare(cfg)
+    teacher = read_teacher(cfg, prepared.tokenizer)
+    exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
+    attach_teacher(exp, teacher)
+    lines: list[str] = []
+    with contextlib.closing(BertjaxRunner(exp, prepared)) as runner:
+        runner.run(warmup)
+        if model_class is None:
+            metrics = _bertjax_metrics(runner, interleave([runner], repeats, steps)[0], lines)
+        else:
+            with (
+                tempfile.TemporaryDirectory(prefix="bertjax-baseline-") as folder,
+                contextlib.closing(_torch_process(exp, prepared, runner, Path(folder), model_class)) as process,
+            ):
+                trials = process.choose_mode(not no_compile)
+                runs, torch_runs = interleave([runner, process], repeats, steps)
+            metrics = _bertjax_metrics(runner, runs, lines)
+            metrics["baseline"] = torch_metrics(process, trials, runs, torch_runs)
+            lines += format_torch(metrics["baseline"])
+    if out is not None:
+        write_json(Path(out), metrics, indent=2)
+        lines.append(f"all metrics: {out}")
+    return Results(metrics, lines)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Prints times and throughput."""
-    if options.baseline is not None:
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the baseline needs device memory as well
-    from bertjax.benchmark.run import BenchmarkCounts, benchmark
+def _bertjax_metrics(runner: BertjaxRunner, runs: Sequence[TimedRun], lines: list[str]) -> dict[str, Any]:
+    """Returns the metrics of bertjax, with the time of every named scope, and adds them to the lines to print."""
+    metrics = bertjax_metrics(runner, runs)
+    scopes = runner.trace(TRACED_STEPS)
+    lines += [*format_bertjax(metrics), *format_scopes(scopes)]
+    seconds: dict[str, dict[str, float]] = {}
+    for scope, scope_seconds in scopes.items():
+        seconds.setdefault(scope.title, {})[scope.direction] = scope_seconds
+    return metrics | {"work_seconds": seconds}
 
-    counts = BenchmarkCounts(options.repeats, options.steps, options.warmup)
-    benchmark(options.config, counts, options.baseline, not options.no_compile, options.out)
+
+def baseline_class(cfg: ConfigDict) -> str:
+    """Returns the class of `transformers` that trains the same model; raises `UserError` if there is none."""
+    objective, model = objective_config(cfg), encoder_config(cfg)
+    if model.pad_token_id >= model.vocab_size:  # of the preset; a tokenizer that is trained has another one
+        model = dataclasses.replace(model, pad_token_id=0)
+    if isinstance(objective, MlmConfig):
+        if objective.example_format == "sop_pairs" or objective.span_boundary_weight or objective.masked_next_token:
+            raise UserError(
+                f"{named('baseline', 'hf')}: transformers has no training with this second objective; set "
+                "--config.objective.mlm.pair_weight=0 and --config.objective.mlm.span_boundary_weight=0"
+            )
+        heads: tuple[str, ...] = ("mlm", "pooler", "pair") if objective.sentence_objective else ("mlm",)
+    elif isinstance(objective, ClmConfig):
+        heads = ("mlm",)
+    else:
+        raise UserError(
+            f"{named('baseline', 'hf')}: transformers has no training for objective.name={cfg.objective.name}; "
+            "mlm and clm can be compared"
+        )
+    plan = plan_export(model, heads)
+    if plan.family is None:
+        raise UserError(
+            f"{named('baseline', 'hf')}: no class of transformers holds this model ({', '.join(plan.unsupported)})"
+        )
+    return auto_class(plan.architecture)
+
+
+def _torch_process(
+    exp: build.Experiment, prepared: Prepared, runner: BertjaxRunner, folder: Path, model_class: str
+) -> TorchProcess:
+    """Returns a process that trains the same network from the same initial weights."""
+    cfg, objective = exp.programs[-1].phase.cfg, objective_config(exp.programs[-1].phase.cfg)
+    network = exp.network
+    params = build.unpadded_params(exp.init_state().params, network.config)
+    config = float32_config(network.config)
+    save_pretrained(folder / "model", params, config, heads=network.heads, tokenizer=prepared.tokenizer)
+    baseline = BaselineConfig(
+        batch_size=cfg.train.batch_size,
+        masked=isinstance(objective, MlmConfig),
+        mask_rate=objective.masking.mask_rate if isinstance(objective, MlmConfig) else 0.0,
+        learning_rate=cfg.optimizer.learning_rate,
+        weight_decay=cfg.optimizer.weight_decay,
+        clip_norm=cfg.optimizer.clip_norm,
+        seed=cfg.seed,
+    )
+    return TorchProcess(folder / "model", model_class, runner.examples(), baseline)

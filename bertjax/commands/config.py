@@ -1,22 +1,32 @@
-"""Print the keys of a config with value, default, choices and help."""
+"""The keys of a config in words."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from typing import Annotated
 
-REQUIRES_CONFIG = True
-SUPPORTS_DRY_RUN = True
-EXAMPLE = "bertjax config --config bert:base optimizer train.num_steps"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the keys to print."""
-    parser.add_argument("keys", nargs="*", metavar="KEY", help="keys or groups, such as train or train.num_steps")
+from bertjax.commands.arguments import Config, Flag, Overrides
+from bertjax.commands.signatures import command
+from bertjax.config.parse import checked_config
+from bertjax.config.reference import describe_keys
+from bertjax.io.output import Summary
 
 
-def run(options: argparse.Namespace) -> None:
-    """Prints the keys."""
-    from bertjax.config.reference import describe_keys
+@command
+def config(
+    config: Config,
+    keys: Annotated[Sequence[str], Flag("keys", metavar="KEY", nargs="*")] = (),
+    overrides: Overrides = None,
+) -> Summary:
+    """Print the keys of a config with value, default, choices and help.
 
-    for text in describe_keys(options.config, options.keys):
-        print(text)
+    Args:
+        keys: keys or groups, such as train or train.num_steps (default: all)
+
+    Raises:
+        UserError: the config is not valid, or a key does not exist.
+
+    Example:
+        bertjax config --config bert:base optimizer train.num_steps
+    """
+    return Summary("\n".join(describe_keys(checked_config(config, overrides), list(keys))))

@@ -1,12 +1,17 @@
-"""Print versions, devices and settings of the environment, for a bug report."""
+"""Facts about this machine for a bug report."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import os
 import platform
 from pathlib import Path
+
+import jax
+
+from bertjax.commands.signatures import command
+from bertjax.errors import one_line
+from bertjax.io.output import Results
 
 _PACKAGES = (
     "bertjax",
@@ -23,15 +28,17 @@ _PACKAGES = (
 _OPTIONAL = ("transformers", "torch", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
 _VARIABLES = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "CUDA_VISIBLE", "NCCL_")
 
-EXAMPLE = "bertjax env"
 
+@command
+def env() -> Results:
+    """Print versions, devices and settings of the environment, for a bug report.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares nothing: the command has no flags."""
+    Returns:
+        The facts by name.
 
-
-def run(options: argparse.Namespace) -> None:
-    """Prints one fact per line."""
+    Example:
+        bertjax env
+    """
     facts = {"Python": platform.python_version(), "platform": platform.platform(), "CPU cores": str(os.cpu_count())}
     for name in (*_PACKAGES, *_OPTIONAL):
         version = _version(name)
@@ -41,8 +48,7 @@ def run(options: argparse.Namespace) -> None:
     facts |= {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)}
     facts["devices"] = _devices()
     width = max(map(len, facts))
-    for name, value in facts.items():
-        print(f"{name:<{width}}  {value}")
+    return Results(facts, [f"{name:<{width}}  {value}" for name, value in facts.items()])
 
 
 def _version(name: str) -> str | None:
@@ -54,10 +60,6 @@ def _version(name: str) -> str | None:
 
 def _devices() -> str:
     """Returns number and kind of the devices, or why there are none: the reason is what a report is about."""
-    import jax
-
-    from bertjax.errors import one_line
-
     try:
         devices = jax.devices()
     except Exception as error:

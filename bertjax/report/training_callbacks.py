@@ -14,7 +14,6 @@ from bertjax.config.model import float32_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart
-from bertjax.experiment.lr_find import LrCurve
 from bertjax.experiment.model_card_facts import base_model, data_sources
 from bertjax.finetuning.tasks import EvalResult
 from bertjax.inference.pseudo_labels import read_label_summaries
@@ -25,6 +24,7 @@ from bertjax.report.probes import ModelProbes, Probe, ProbeConfig, probe_memory
 from bertjax.report.render import render
 from bertjax.report.run_record import read_run
 from bertjax.training.flops import training_flops
+from bertjax.training.lr_finder import LrCurve
 from bertjax.types import Params
 
 MODEL_PROBES = ("fill_mask", "attention", "neighbors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,31 @@ class LrSuggestions(NamedTuple):
     valley: float | None
     steepest: float | None
     tenth: float | None
+
+
+_RULES = {
+    "valley": "middle of the longest fall",
+    "steepest": "steepest point",
+    "tenth": "a tenth of the rate of the lowest loss",
+}
+_PRINTED = 20
+
+
+class LrCurve(NamedTuple):
+    """Losses [n] of n learning rates, fewer than were asked for if the loss diverged; `str` is a table."""
+
+    learning_rates: np.ndarray
+    losses: np.ndarray
+    suggestions: LrSuggestions
+    chart: Path | None = None
+
+    def __str__(self) -> str:
+        indices = np.unique(np.linspace(0, len(self.losses) - 1, _PRINTED).astype(int))
+        lines = [f"learning rate {self.learning_rates[i]:.2e}  loss {self.losses[i]:.4f}" for i in indices]
+        for name, rule in _RULES.items():
+            rate = getattr(self.suggestions, name)
+            lines.append(f"{name:<9} {'none: the loss did not fall' if rate is None else f'{rate:.2e}'}  ({rule})")
+        return "\n".join([*lines, *([] if self.chart is None else [f"chart: {self.chart}"])])
 
 
 def candidate_lrs(low: float, high: float, steps: int, linear: bool) -> np.ndarray:

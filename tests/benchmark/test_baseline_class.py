@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bertjax.benchmark import run
+from bertjax.commands.benchmark import baseline_class
 from bertjax.config.overrides import apply_overrides, load_config
 
 
 def test_a_small_trained_vocabulary_has_a_baseline() -> None:
     """The padding of ModernBERT's preset is token 50,283."""
     cfg = apply_overrides(load_config("modernbert:base"), ["--config.data.vocab_size=1000"])
-    assert run._baseline_class(cfg) == "AutoModelForMaskedLM"
+    assert baseline_class(cfg) == "AutoModelForMaskedLM"

@@ -51,7 +51,7 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, example_format: str, capsys: 
     ("arguments", "message"),
     [
         (["--repeats", "0"], "--repeats must be at least 1, not 0"),
-        (["--out", "/nowhere/at/all.json"], "the folder /nowhere/at does not exist"),
+        (["--out", "/nowhere/at/all.json"], "no folder /nowhere/at for --out"),
         (
             ["--baseline", "hf", "--config.objective.name=rtd"],
             "no training for objective",

@@ -41,12 +41,12 @@ def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "set --topology, such as v5e-16 or h100:1x8, or --devices N"),
-        (["--devices", "8", "--topology", "v5e-4"], "set --topology, such as v5e-16 or h100:1x8, or --devices N"),
+        ([], "set --topology, such as v5e-16 or h100:1x8, or --devices for"),
+        (["--devices", "8", "--topology", "v5e-4"], "set --topology, such as v5e-16 or h100:1x8, or --devices for"),
         (["--topology", "b300"], "is not known"),
         (["--devices", "99"], "jax has started with 8 devices"),
         (["--devices", "8", "--config.mesh.data=4", "--config.mesh.fsdp=4"], "needs 16 devices"),
-        (["--devices", "8", "--out", "/nowhere/metrics.json"], "/nowhere does not exist"),
+        (["--devices", "8", "--out", "/nowhere/metrics.json"], "no folder /nowhere for --out"),
         (["--devices", "8", "--config.objective.name=distillation"], "distill"),
     ],
 )

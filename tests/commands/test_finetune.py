@@ -13,10 +13,10 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
+from bertjax.commands.evaluate import evaluate
 from bertjax.config.defaults import base_config
 from bertjax.config.task import TaskConfig
 from bertjax.experiment import task as task_module
-from bertjax.experiment.evaluate import evaluate
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.report.run_record import read_run
 from bertjax.training import loop

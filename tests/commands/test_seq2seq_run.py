@@ -11,8 +11,8 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
+from bertjax.commands.evaluate import evaluate
 from bertjax.experiment import task as task_module
-from bertjax.experiment.evaluate import evaluate
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.training import loop
 

@@ -30,7 +30,7 @@ def test_what_is_read_is_what_python_sees(name: str) -> None:
         default = parameters[each.name].default
         assert each.required == (default is inspect.Parameter.empty) and (each.required or each.default == default)
         assert each.help, f"--{each.name} has no help"
-    assert read.summary and read.example.startswith(f"bertjax {name} ")
+    assert read.summary and f"{read.example} ".startswith(f"bertjax {name} ")
 
 
 def test_a_setting_has_one_name_and_three_spellings() -> None:
