@@ -19,6 +19,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -228,7 +229,7 @@ class Checkpoints:
             abstract_state: tree of `jax.ShapeDtypeStruct`, with the shapes, types and shardings of the result; a leaf
                 without sharding goes to the first device.
             step: restore this step instead.
-            absent: values of leaves, by path, that older checkpoints do not have.
+            absent: values of leaves, by regexes of their paths, that older checkpoints do not have.
 
         Returns:
             The checkpoint; None if the directory holds no step.
@@ -246,7 +247,8 @@ class Checkpoints:
         self._fetch(chosen)
         body = self._read_chosen(chosen, digest)
         targets = {path: restore_target(leaf) for path, leaf in flatten_tree(abstract_state).items()}
-        new = {path: absent[path] for path in targets if path in absent and path not in body["state"]}
+        unsaved = [path for path in targets if path not in body["state"]]
+        new = {path: value for path in unsaved for regex, value in absent.items() if re.fullmatch(regex, path)}
         saved = {path: target for path, target in targets.items() if path not in new}
         require_same_leaves(f"step {chosen} in {self._where()}", body["state"], leaf_specs(saved))
         with ocp.StandardCheckpointer() as reader:  # reads the item alone: orbax's other files have no digest

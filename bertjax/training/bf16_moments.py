@@ -26,7 +26,7 @@ class Bf16State(NamedTuple):
     inner: Any
 
 
-def with_bf16_moments(optimizer: optax.GradientTransformation, seed: int) -> optax.GradientTransformation:
+def with_bf16_moments(optimizer: optax.GradientTransformation, seed: int) -> optax.GradientTransformationExtraArgs:
     """Wraps an optimizer, still computed in float32, so that its moments are stored in bfloat16 between steps.
 
     A mean of decay b moves by a share 1 - b of the difference, and half of the distance between two bfloat16 is 2^-9 to
@@ -41,14 +41,18 @@ def with_bf16_moments(optimizer: optax.GradientTransformation, seed: int) -> opt
         seed: Seed of the run.
     """
 
+    optimizer = optax.with_extra_args_support(optimizer)
+
     def init(params: Params) -> Bf16State:
         inner = optimizer.init(params)
         zeros = {name: optax.tree.cast(getattr(inner, name), jnp.bfloat16) for name in _moments(inner)}
         return Bf16State(jnp.zeros((), jnp.int32), inner._replace(**zeros))
 
-    def update(grads: Params, state: Bf16State, params: Params | None = None) -> tuple[Params, Bf16State]:
+    def update(
+        grads: Params, state: Bf16State, params: Params | None = None, **extra: Any
+    ) -> tuple[Params, Bf16State]:
         wide = {name: optax.tree.cast(getattr(state.inner, name), jnp.float32) for name in _moments(state.inner)}
-        updates, inner = optimizer.update(grads, state.inner._replace(**wide), params)
+        updates, inner = optimizer.update(grads, state.inner._replace(**wide), params, **extra)
         words = _random_words(jax.random.fold_in(purpose_key(seed, "moments"), state.step), inner.mu)
         moments = {
             name: jax.tree.map(
@@ -59,7 +63,7 @@ def with_bf16_moments(optimizer: optax.GradientTransformation, seed: int) -> opt
         }
         return updates, Bf16State(optax.safe_increment(state.step), inner._replace(**moments))
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def stochastic_round(value: Float[Array, "..."], bits: UInt32[Array, "..."]) -> Array:

@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.io.tree_paths import map_with_path
 from bertjax.training.bf16_moments import with_bf16_moments
 from bertjax.training.ema import track_ema
-from bertjax.training.param_rules import depth_rules, layer_rules, num_stacked, resolve_multipliers
+from bertjax.training.param_rules import depth_rules, layer_rules, layer_shape, num_stacked, resolve_multipliers
 from bertjax.types import Params
 
 
@@ -71,9 +71,10 @@ def unfreeze_rules(config: OptimizerConfig, params: Params) -> Rules:
 
 
 class UnfreezeState(NamedTuple):
-    """Number of steps so far, and the state of the wrapped optimizer."""
+    """Number of steps so far, how many of them a parameter was frozen for, and the state of the wrapped optimizer."""
 
     step: Array
+    frozen_steps: Params
     inner: Any
 
 
@@ -81,25 +82,32 @@ def unfreeze_gradually(inner: optax.GradientTransformation, first_steps: Params)
     """Wraps an optimizer so that every parameter stays frozen until its first step: gradual unfreezing.
 
     Until then its gradient counts neither for clipping nor in moments, and no decay moves it (arXiv:1801.06146, section
-    3.3).
+    3.3). `inner` gets `counts`, the steps of every parameter since its first one, for its bias correction. A checkpoint
+    without `frozen_steps` goes on with 0 for what it has trained.
 
     Args:
         inner: Optimizer of all parameters.
         first_steps: First step (from 0) of every parameter.
     """
+    inner = optax.with_extra_args_support(inner)
+
+    def init(params: Params) -> UnfreezeState:
+        frozen = map_with_path(lambda path, leaf: jnp.zeros(layer_shape(path, leaf), jnp.int32), params)
+        return UnfreezeState(jnp.zeros((), jnp.int32), frozen, inner.init(params))
 
     def update(grads: Params, state: UnfreezeState, params: Params) -> tuple[Params, UnfreezeState]:
+        step = optax.safe_increment(state.step)
         trained = jax.tree.map(lambda first: state.step >= first, first_steps)
+        frozen = jax.tree.map(lambda here, before: jnp.where(here, before, step), trained, state.frozen_steps)
+        counts = jax.tree.map(lambda steps: jnp.maximum(step - steps, 1), frozen)
 
         def zero_frozen(tree: Params) -> Params:
             return jax.tree.map(lambda here, leaf: jnp.where(here, leaf, jnp.zeros_like(leaf)), trained, tree)
 
-        updates, inner_state = inner.update(zero_frozen(grads), state.inner, params)
-        return zero_frozen(updates), UnfreezeState(optax.safe_increment(state.step), inner_state)
+        updates, inner_state = inner.update(zero_frozen(grads), state.inner, params, counts=counts)
+        return zero_frozen(updates), UnfreezeState(step, frozen, inner_state)
 
-    return optax.GradientTransformation(
-        lambda params: UnfreezeState(jnp.zeros((), jnp.int32), inner.init(params)), update
-    )
+    return optax.GradientTransformation(init, update)
 
 
 def _direction(
@@ -118,7 +126,7 @@ def _direction(
 
 
 def _adam(config: OptimizerConfig, seed: int) -> optax.GradientTransformation:
-    make = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
+    make = scale_by_corrected_adam if config.bias_correction else scale_by_uncorrected_adam
     return _with_dtype(config, seed, make(config.b1, config.b2, config.eps))
 
 
@@ -127,6 +135,23 @@ def _with_dtype(
 ) -> optax.GradientTransformation:
     """Returns the optimizer with its moments in `optimizer.moments_dtype`."""
     return optimizer if config.moments_dtype == "float32" else with_bf16_moments(optimizer, seed)
+
+
+def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformationExtraArgs:
+    """Returns optax.scale_by_adam, whose bias correction counts the steps of every parameter where it gets `counts`."""
+    adam = optax.scale_by_adam(b1, b2, eps)
+
+    def update(grads: Params, state: Any, params: Params | None = None, *, counts: Params | None = None, **_: Any):
+        updates, state = adam.update(grads, state, params)
+        if counts is None:
+            return updates, state
+
+        def direction(m: Array, v: Array, count: Array) -> Array:
+            return m / (1 - b1**count) / (jnp.sqrt(v / (1 - b2**count)) + eps)
+
+        return jax.tree.map(direction, state.mu, state.nu, counts), state
+
+    return optax.GradientTransformationExtraArgs(adam.init, update)
 
 
 class UncorrectedAdamState(NamedTuple):
@@ -166,7 +191,7 @@ class StableAdamState(NamedTuple):
 
 def scale_by_stable_adam(
     b1: float, b2: float, eps: float, decay: Params, bias_correction: bool = True
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Returns StableAdamW: (m / (sqrt(v) + eps) + decay * parameter) / max(1, rms) with the rms of each tensor.
 
     rms = sqrt(mean(g^2 / max(v, eps^2))) lowers the learning rate of a tensor whose second moment is too small for its
@@ -185,11 +210,17 @@ def scale_by_stable_adam(
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
         return StableAdamState(jnp.zeros((), jnp.int32), mu, nu)
 
-    def update(grads: Params, state: StableAdamState, params: Params):
+    def update(grads: Params, state: StableAdamState, params: Params, *, counts: Params | None = None, **_: Any):
         step = optax.safe_increment(state.step)
-        c1, c2 = (_debiased(beta, step) if bias_correction else beta for beta in (b1, b2))
-        mu = jax.tree.map(lambda m, g: c1 * m + (1 - c1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: c2 * v + (1 - c2) * g * g, state.nu, grads)
+
+        def betas(beta: float) -> Params:
+            if bias_correction and counts is not None:
+                return jax.tree.map(lambda count: _debiased(beta, count), counts)
+            same = _debiased(beta, step) if bias_correction else beta
+            return jax.tree.map(lambda _: same, grads)
+
+        mu = jax.tree.map(lambda b, m, g: b * m + (1 - b) * g, betas(b1), state.mu, grads)
+        nu = jax.tree.map(lambda b, v, g: b * v + (1 - b) * g * g, betas(b2), state.nu, grads)
 
         def direction(path: str, leaf: tuple[Array, ...]) -> Array:
             g, m, v, share, parameter = leaf
@@ -198,7 +229,7 @@ def scale_by_stable_adam(
 
         return _map_leaves(direction, grads, mu, nu, decay, params), StableAdamState(step, mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _debiased(beta: float, step: Array) -> Array:
@@ -254,7 +285,8 @@ def _muon(config: OptimizerConfig, params: Params, seed: int) -> optax.GradientT
     rms = 0.2 if config.muon_rms is None else config.muon_rms
     muon = _with_dtype(config, seed, optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=_dimensions))
     orthogonal = optax.chain(muon, _scale_to_rms(rms))
-    return optax.chain(optax.masked(orthogonal, use_muon), optax.masked(_adam(config, seed), others))
+    adam = optax.masked(_adam(config, seed), others, mask_compatible_extra_args=True)
+    return optax.chain(optax.masked(orthogonal, use_muon), adam)
 
 
 def _uses_muon(path: str, share: np.ndarray) -> bool:

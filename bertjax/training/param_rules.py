@@ -26,6 +26,12 @@ def num_stacked(path: str) -> int:
     return sum(key in STACKS for key in path.split("/"))
 
 
+def layer_shape(path: str, leaf: Any) -> tuple[int, ...]:
+    """Returns the shape of one number per layer, which broadcasts to the leaf: [L, 1, ...], or [1, ...]."""
+    stacked = num_stacked(path)
+    return *leaf.shape[:stacked], *(1,) * (leaf.ndim - stacked)
+
+
 def virtual_paths(path: str, shape: tuple[int, ...]) -> list[str]:
     """Returns the per-layer paths of a leaf: one for a plain leaf, L for a stacked one, G x I for groups."""
     paths, axes = [""], iter(shape)
@@ -67,8 +73,7 @@ def resolve_multipliers(rules: Rules, params: Params, table: str) -> Params:
         values = [float(match_rule(rules, name, table)) for name in virtual_paths(path, leaf.shape)]
         if len(set(values)) == 1:
             return np.float32(values[0])
-        stacked = num_stacked(path)
-        return np.asarray(values, np.float32).reshape(*leaf.shape[:stacked], *(1,) * (leaf.ndim - stacked))
+        return np.asarray(values, np.float32).reshape(layer_shape(path, leaf))
 
     return map_with_path(resolve, params)
 

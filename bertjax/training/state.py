@@ -30,8 +30,8 @@ class TrainState(NamedTuple):
     consecutive_skipped: Array
 
 
-COUNTER_DEFAULTS = {"skipped": 0, "consecutive_skipped": 0}
-"""Values of fields that an older checkpoint does not have."""
+COUNTER_DEFAULTS = {"skipped": 0, "consecutive_skipped": 0, r"opt_state/0/frozen_steps/.*": 0}
+"""Values of leaves that an older checkpoint does not have, by regexes of their paths."""
 
 
 def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformation) -> TrainState:
@@ -43,7 +43,7 @@ def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformatio
         optimizer: Makes its state.
     """
     # One array each: the step donates their buffers.
-    counters = {name: jnp.zeros((), jnp.int32) for name in ("step", "cursor", *COUNTER_DEFAULTS)}
+    counters = {name: jnp.zeros((), jnp.int32) for name in TrainState._fields[3:]}
     return TrainState(params, optimizer.init(params), carry, **counters)
 
 

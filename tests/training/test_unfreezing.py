@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,15 +13,21 @@ import numpy as np
 import pytest
 from descent import jit
 
+from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params
 from bertjax.training.optimizers import lr_rules, make_optimizer
 from bertjax.training.param_rules import match_rule
+from bertjax.training.state import COUNTER_DEFAULTS, new_state
 from bertjax.types import Params
 
 LAYERS = 3
+STORED = Path(__file__).with_name("unfreezing_e881f67.tar.xz")
+STORED_CONFIG = OptimizerConfig(
+    learning_rate=0.1, bias_correction=True, unfreeze=(r"encoder/embeddings/.*=6", r"encoder/layers/1/.*=2")
+)
 
 
 def params_of(seed: int = 0) -> Params:
@@ -64,6 +73,46 @@ def test_one_group_more_every_two_updates(name: str) -> None:
     result, _, _ = course(10, name=name, unfreeze_every=2, weight_decay=0.1)
     groups = ["head", *(f"layer {layer}" for layer in reversed(range(LAYERS))), "embeddings"]
     assert [sorted(each) for each in result] == [sorted(groups[: 1 + number // 2]) for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "float32") for name in ("adamw", "lamb", "stable_adamw", "muon")), ("adamw", "bfloat16")],
+)
+def test_thawed_at_step_40_it_moves_as_in_a_run_that_begins_there(name: str, dtype: str) -> None:
+    """Bias correction begins with the first step of a parameter, or of a layer of a stack, as in torch."""
+    settings: Any = {"name": name, "bias_correction": True, "clip_norm": 0.0, "moments_dtype": dtype}
+    _, begun, _ = course(4, lambda number: params_of(number + 41), **settings)
+    _, thawed, state = course(44, unfreeze=(r"encoder/(embeddings|layers/1)/.*=40",), **settings)
+    atol = 1e-6 if dtype == "float32" else 0.02  # other random bits round the moments
+    for before, after in zip(late(begun), late(thawed), strict=True):
+        np.testing.assert_allclose(after, before, rtol=0, atol=atol)
+    ranks = [[leaf.ndim for leaf in jax.tree.leaves(tree)] for tree in (state[0].frozen_steps, begun)]
+    assert ranks[0] == ranks[1]  # sharding rules name axes
+
+
+def late(params: Params) -> tuple[Any, Any]:
+    """Returns the embeddings, and the layer in the middle."""
+    encoder = params["encoder"]
+    return encoder["embeddings"]["word_embeddings"]["embedding"], encoder["layers"]["query"]["kernel"][1]
+
+
+def test_a_checkpoint_with_one_count_for_all_parameters_resumes(tmp_path: Path) -> None:
+    """Step 4 of commit e881f67: what it trained goes on with the count of the run, what it froze begins with 1."""
+    shutil.unpack_archive(STORED, tmp_path, filter="data")
+    params, stored = params_of(), np.load(tmp_path / "next.npy")
+    optimizer = make_optimizer(STORED_CONFIG, lambda step: 0.1, params)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, read_only=True)
+    with contextlib.closing(checkpoints):
+        restored = checkpoints.restore(jax.eval_shape(lambda: new_state(params, {}, optimizer)), 4, COUNTER_DEFAULTS)
+    assert restored is not None
+    step, (params, state, *_) = jit(optimizer.update), restored.state
+    for number in range(4, 8):
+        change, state = step(params_of(number + 1), state, params)
+        params = jax.tree.map(jnp.add, params, change)
+        if number == 4:
+            np.testing.assert_allclose(params["encoder"]["layers"]["query"]["kernel"], stored, rtol=1e-6)
+    assert [each.tolist() for each in late(state[0].frozen_steps)] == [[[6]], [[0]]]
 
 
 def test_by_name_before_by_depth() -> None:
