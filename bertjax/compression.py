@@ -19,8 +19,8 @@ class _Format(NamedTuple):
 
 _FORMATS = {
     ".gz": _Format("gzip", "gzip", lambda gzip, raw: gzip.GzipFile(fileobj=raw)),
-    ".bz2": _Format("bzip2", "bz2", lambda bz2, raw: bz2.BZ2File(raw)),
-    ".xz": _Format("xz", "lzma", lambda lzma, raw: lzma.LZMAFile(raw)),
+    ".bz2": _Format("bzip2", "bz2", lambda bz2, raw: _Streams(bz2.BZ2Decompressor, raw)),
+    ".xz": _Format("xz", "lzma", lambda lzma, raw: _Streams(lzma.LZMADecompressor, raw)),
     ".zst": _Format("zstd", "pyarrow", lambda pyarrow, raw: pyarrow.CompressedInputStream(raw, "zstd")),
 }
 ENDINGS = tuple(_FORMATS)
@@ -82,3 +82,30 @@ class _Decompressor(io.RawIOBase):
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise DamagedFileError(self._name, " ".join(str(error).split())) from error
+
+
+class _Streams:
+    """Streams one after another, zeros between them left out; Python's classes take one with damage for the end."""
+
+    def __init__(self, new: Callable[[], Any], raw: IO[bytes]) -> None:
+        self._new, self._raw, self._stream = new, raw, new()
+
+    def readinto(self, buffer: Any) -> int:
+        content = b""
+        while not content and (block := self._next_block()) is not None:
+            content = self._stream.decompress(block, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _next_block(self) -> bytes | None:
+        """Returns what the stream needs next, or the beginning of another one, None after the last."""
+        if not self._stream.eof:
+            block = self._raw.read(_BLOCK_BYTES) if self._stream.needs_input else b""
+            if self._stream.needs_input and not block:
+                raise EOFError("it ends within a stream")
+            return block
+        block = self._stream.unused_data.lstrip(b"\0")
+        while not block and (more := self._raw.read(_BLOCK_BYTES)):
+            block = more.lstrip(b"\0")
+        self._stream = self._new() if block else self._stream
+        return block or None

@@ -30,6 +30,7 @@ from bertjax.data.tokenizer_from_config import (
     evaluation_text,
     hash_parts,
     load_or_train_tokenizer,
+    require_same_text,
     stored_url,
     tokenizer_folder,
 )
@@ -76,12 +77,13 @@ def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
     """The tokenizer and corpora of a config, from the cache where they are there."""
     require_cache_dir(cfg)
     training, held_out = parse.all_sources(cfg), parse.eval_sources(cfg)
-    tokenizer = load_or_train_tokenizer(cfg, say)
+    folder, tokenizer = tokenizer_folder(cfg), load_or_train_tokenizer(cfg, say)
     fraction = 0.0 if held_out else cfg.data.eval_fraction
     named = dict(zip(source_names(training), training, strict=True))
     corpora = {name: _prepare_one(cfg, source, tokenizer, fraction, say) for name, source in named.items()}
     held_named = dict(zip(source_names(held_out), held_out, strict=True))
     held = {name: _prepare_one(cfg, source, tokenizer, 1.0, say) for name, source in held_named.items()} or corpora
+    require_same_text(cfg, folder)
     return join_prepared(cfg, tokenizer, corpora, held)
 
 

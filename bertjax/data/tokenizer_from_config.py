@@ -24,7 +24,7 @@ from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter, EvaluationText
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
 from bertjax.data.text_store import fetch_folder, publish_folder
-from bertjax.errors import comma_list
+from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.storage import entry_of, is_url, to_url
 
@@ -53,10 +53,17 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
         tokenizer = train_from_config(data, training_documents(cfg))
         if tokenizer.size < data.vocab_size:
             say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} tokens")
+        require_same_text(cfg, folder)
         save_tokenizer(tokenizer, folder)
     if url is not None and not is_stored:
         publish_folder(url, folder, "bertjax_tokenizer.json")
     return complete_tokenizer(load_tokenizer(folder), cfg, say)
+
+
+def require_same_text(cfg: ConfigDict, folder: Path | None) -> None:
+    """Raises `UserError` if the text changed since `tokenizer_folder` returned `folder`: no run could be resumed."""
+    if tokenizer_folder(cfg) != folder:
+        raise UserError("the text of data.sources changed while its tokenizer was trained or used; start again")
 
 
 def read_tokenizer(data: ConfigDict) -> Tokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import json
@@ -123,6 +124,31 @@ def test_damage_names_file_and_line(tmp_path: Path, ending: str) -> None:
     path.unlink()
     with pytest.raises(UserError, match="no such file"):
         documents(f"lines:{path}")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_several_streams_are_read_to_the_end_or_refused(tmp_path: Path, ending: str) -> None:
+    """Three of twenty documents each, zeros between them as the format of xz allows, damage where one begins."""
+    path, texts = tmp_path / f"a.txt{ending}", [f"document {i}" for i in range(60)]
+    streams = [COMPRESS[ending]("".join(f"{each}\n" for each in texts[i : i + 20]).encode()) for i in (0, 20, 40)]
+    for padding in (b"", b"\0" * 4, b"\0" * (1 << 18)):
+        path.write_bytes(padding.join([*streams, b""]))
+        if padding and ending == ".zst":  # its frames have no padding
+            with pytest.raises(UserError, match=f"^{path}: broken zstd"):
+                documents(f"lines:{path}")
+        else:
+            assert documents(f"lines:{path}") == texts
+    begin = len(streams[0])
+    whole = b"".join(streams)
+    damaged = [whole[: begin + at] + bytes([whole[begin + at] ^ 1]) + whole[begin + at + 1 :] for at in range(6)]
+    for broken in (*damaged, whole[: begin + 3], whole + b"garbage"):
+        path.write_bytes(broken)
+        with contextlib.suppress(UserError):  # some bits of a header are of no importance
+            assert documents(f"lines:{path}") == texts
+    for broken in (damaged[0], whole[: begin + 3], whole + b"garbage"):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match=rf"^{path}: broken \w+ after line \d+ \(.+\); copy or compress"):
+            documents(f"lines:{path}")
 
 
 def test_a_module_that_this_python_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,26 @@ def test_a_missing_object_is_named(store: Store, text: Path, tmp_path: Path, mon
     prepared = from_config.prepare(cfg)
     with pytest.raises(UserError, match=rf"{store.url}/.*train/data-\d+\.arrow.* cannot be read"):
         batches(cfg, prepared)
+
+
+@pytest.mark.parametrize("module", ["tokenizer_from_config.train_from_config", "from_config.load_or_train_tokenizer"])
+def test_text_that_changes_with_its_tokenizer_in_use_is_refused(
+    module: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokenizer is not cached; one that was made before cannot be that of a run, which would never resume."""
+    name = f"bertjax.data.{module}"
+    train = pkgutil.resolve_name(name)
+
+    def changes(*arguments: Any) -> Any:
+        tokenizer = train(*arguments)
+        text.write_text(text.read_text() + "\n\nlate words")
+        return tokenizer
+
+    cfg = config(text, tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(name, changes)
+        with pytest.raises(UserError, match=r"^the text of data\.sources changed while its tokenizer .* start again$"):
+            from_config.prepare(cfg)
+    assert (tmp_path / "cache/tokenizers").exists() == module.startswith("from")
+    first, again = (from_config.prepare(cfg).digests for _ in range(2))
+    assert first == again
