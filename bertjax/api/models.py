@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from bertjax.api.errors import python_errors
 from bertjax.api.runs import Run
 from bertjax.config.parse import checked_config
-from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.load import batch_tokens as tokens_per_batch
 from bertjax.experiment.load import load_generative, require_batch_tokens, require_model
@@ -22,6 +21,7 @@ from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.pretrained import load_pretrained as load_folder
 from bertjax.inference.generate import Generator
+from bertjax.inference.text_files import as_list, as_texts
 from bertjax.objectives.base import Objective
 from bertjax.types import Vocabulary
 
@@ -75,7 +75,7 @@ def generate(
     """
     require_batch_tokens(batch_tokens)
     generator = Generator(*open_generative(model), settings, seed, tokens_per_batch(batch_tokens))
-    texts = [[each.text for each in generated] for generated in generator(_texts(inputs))]
+    texts = [[each.text for each in generated] for generated in generator(as_texts("inputs", inputs))]
     return texts if generator.settings.num_return_sequences > 1 else [each[0] for each in texts]
 
 
@@ -111,7 +111,7 @@ def score_choices(
     """
     require_batch_tokens(batch_tokens)
     task = ChoiceTask(template, dict(choices), norm=norm)
-    return score_examples(open_generative(model), task, list(inputs), labels, list(examples), batch_tokens)
+    return score_examples(open_generative(model), task, as_list("inputs", inputs), labels, list(examples), batch_tokens)
 
 
 @python_errors()
@@ -132,9 +132,3 @@ def make_objective(
         UserError: The config is not valid, or the objective needs a teacher.
     """
     return build.make_objective(checked_config(config, overrides), vocabulary)
-
-
-def _texts(texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str):
-        raise UserError("texts is a single text: give a list of texts")
-    return list(texts)

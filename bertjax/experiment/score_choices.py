@@ -14,11 +14,12 @@ import numpy as np
 
 from bertjax.compression import bare_name
 from bertjax.config.sources import parse_task_source
-from bertjax.errors import UserError, comma_list, require_one_of
+from bertjax.errors import UserError, comma_list, require_one_of, shortened
 from bertjax.experiment.load import Generative, batch_tokens, load_generative, require_batch_tokens
 from bertjax.finetuning.metrics.classification import ClassificationScores, classification_scores
 from bertjax.finetuning.readers.tables import read_rows
 from bertjax.inference.choices import NORMS, normalize, score_continuations
+from bertjax.inference.text_files import JsonRecord, require_text
 from bertjax.io.jsonl import STDIN
 from bertjax.io.output import open_records
 from bertjax.io.progress_bar import ProgressBar
@@ -51,6 +52,9 @@ class ChoiceTask:
         require_one_of("--norm", self.norm, NORMS)
         if len(self.choices) < 2:
             raise UserError("--choices must name at least two labels, as LABEL or LABEL=WORDS")
+        for label, words in self.choices.items():
+            require_text(f"--choices {label}", words)
+        require_text("--template", self.template)
         try:
             parts = list(string.Formatter().parse(self.template))
         except ValueError as error:
@@ -66,9 +70,12 @@ class ChoiceTask:
         names = [part[1] for part in string.Formatter().parse(self.template)]
         return list(dict.fromkeys(name for name in names if name and name != CHOICE))
 
-    def prompt(self, values: Mapping[str, str]) -> tuple[str, str]:
-        """Returns the text before the choice, and the space between the two."""
-        text = self.template.format(**values, **{CHOICE: ""})
+    def prompt(self, values: Mapping[str, str], where: str) -> tuple[str, str]:
+        """Returns the text before the choice, and the space between the two; `where` locates the example."""
+        if not isinstance(values, Mapping):
+            raise UserError(f"{where}: give a dict of fields, not {shortened(values)}")
+        record = JsonRecord(where, dict(values))
+        text = self.template.format(**{name: record.text(name) for name in self.fields}, **{CHOICE: ""})
         return text.rstrip(" "), text[len(text.rstrip(" ")) :]
 
 
@@ -105,11 +112,18 @@ def score_examples(
         tokens: tokens per batch.
     """
     labels = list(task.choices)
-    shots = [(*task.prompt(fields), task.choices[label]) for fields, label in examples]
+    for where, given in (("labels", gold or ()), ("examples", [label for _, label in examples])):
+        for index, label in enumerate(given):
+            if label not in labels:
+                raise UserError(f"{where}[{index}]: label {label!r} is not one of choices {comma_list(labels)}")
+    shots = [
+        (*task.prompt(fields, f"examples[{index}]"), task.choices[label])
+        for index, (fields, label) in enumerate(examples)
+    ]
     before = "".join(f"{text}{space}{words}{task.separator}" for text, space, words in shots)
     prompts, continuations = [], []
-    for fields in values:
-        text, space = task.prompt(fields)
+    for index, fields in enumerate(values):
+        text, space = task.prompt(fields, f"inputs[{index}]")
         prompts += [before + text] * len(labels)
         continuations += [space + task.choices[label] for label in labels]
     with ProgressBar("choices") as progress:
@@ -194,7 +208,7 @@ def _read(text: str, task: ChoiceTask, flag: str) -> _Examples:
     columns = [("--template", name) for name in task.fields] + [("--label-column", task.label_column)]
     examples = _Examples([], [])
     for where, row in read_rows(source, columns):
-        *values, label = map(str, row)
+        *values, label = ("" if each is None else str(each) for each in row)
         if label not in task.choices:
             raise UserError(f"{where}: label {label!r} is not one of --choices {comma_list(task.choices)}")
         examples.values.append(dict(zip(task.fields, values, strict=True)))

@@ -112,11 +112,16 @@ def qa_data(
 
 
 def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> TokenizedContexts:
-    """Tokenises contexts and keeps the characters [begin, end) that each token covers."""
+    """Tokenises contexts and keeps the characters [begin, end) that each token covers, with the blank before a word.
+
+    The library would cut it off, by post-processors which do not know where a pre-tokenizer added one: "msterdam".
+    """
+    engine = type(tokenizer.engine).from_str(tokenizer.engine.to_str())  # a copy
+    engine.post_processor = None
     lengths, ids, spans = [], [], []
     for first in range(0, len(contexts), _CONTEXTS_PER_CALL):
         group = list(contexts[first : first + _CONTEXTS_PER_CALL])
-        encodings = tokenizer.engine.encode_batch(group, add_special_tokens=False)
+        encodings = engine.encode_batch(group, add_special_tokens=False)
         counts, result = flatten_ids([encoding.ids for encoding in encodings])
         numbers = itertools.chain.from_iterable(itertools.chain.from_iterable(each.offsets for each in encodings))
         lengths.append(counts)

@@ -108,8 +108,15 @@ def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = 
                 doc_stride=min(qa.doc_stride, stride), max_question_length=min(qa.max_question_length, question)
             )
         values["settings"] = qa
-    unused = {"train": (PLACEHOLDER_SOURCE,), "eval": (), "labels": (), "swap_pairs": False}
+    unused = {"train": (PLACEHOLDER_SOURCE,), "eval": (), "labels": _distinct_labels(model, kind), "swap_pairs": False}
     return trained.replace(**unused, **values, export_checkpoint="last")
+
+
+def _distinct_labels(model: Generative, kind: str) -> tuple[str, ...]:
+    """Returns the labels, by whose order gold labels may be numbers, unless they are no settings: twice the same."""
+    labels = encoder_of(model).labels
+    is_setting = TASK_KINDS.load(kind).has_classes and len({each.strip() or None for each in labels}) == len(labels)
+    return labels if is_setting and len(labels) > 1 and labels == tuple(map(str.strip, labels)) else ()
 
 
 class Predictions(NamedTuple):

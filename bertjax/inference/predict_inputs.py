@@ -16,9 +16,9 @@ from bertjax.errors import UserError, named, shortened
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import read_rows
-from bertjax.finetuning.readers.text_classification import score_number
+from bertjax.finetuning.readers.text_classification import class_label, score_number
 from bertjax.finetuning.tasks import read_examples, task_methods
-from bertjax.inference.text_files import JsonRecord, is_jsonl, parse_records, read_records, read_texts
+from bertjax.inference.text_files import JsonRecord, is_jsonl, parse_records, read_records, read_texts, require_text
 from bertjax.io.jsonl import STDIN
 
 WINDOW = 8192
@@ -234,6 +234,8 @@ def _read_words(config: TaskConfig, record: JsonRecord, name: Any, tags: Any) ->
     )
     value = None if field is None else record.values[field]
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        for word in value:
+            require_text(record.location, word)
         if tags is not None and (not isinstance(tags, list) or len(tags) != len(value)):
             raise UserError(f"{record.location}: {len(value)} words, but not as many tags")
         return _Example(record.location, name, "", words=value, gold=tags)
@@ -296,7 +298,7 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
     elif config.spec is TokensConfig:
         split = [(each.first, split_words(each.first)) if each.words is None else None for each in items]
         words = [each.words if parts is None else parts[1].words for each, parts in zip(items, split, strict=True)]
-        tags = [[str(tag) for tag in each.gold] for each in items] if gold else None
+        tags = [[class_label(config, tag, each.location) for tag in each.gold] for each in items] if gold else None
         examples = WordExamples([list(each or []) for each in words], tags, numbers, locations)
     else:
         pairs = [each.second or "" for each in items] if config.pair_column is not None else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bertjax.compression import bare_name
@@ -30,6 +31,26 @@ class JsonRecord(NamedTuple):
         except UnicodeEncodeError:
             raise UserError(f"{self.location}: half a surrogate pair in {field!r} (invalid Unicode)") from None
         return value
+
+
+def as_list(name: str, values: Any) -> list[Any]:
+    """Returns the items of an argument, a path as one; raises `UserError` where it is not a list, but a single text."""
+    if isinstance(values, os.PathLike):
+        return [values]
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        what = "a single text" if isinstance(values, str) else json_type(values)
+        raise UserError(f"{name} is {what}: give a list of texts, or a file as pathlib.Path")
+    return list(values)
+
+
+def as_texts(name: str, values: Any) -> list[str]:
+    """Returns the texts of an argument; raises `UserError`, which names the first item that is not valid text."""
+    return [require_text(f"{name}[{index}]", each) for index, each in enumerate(as_list(name, values))]
+
+
+def require_text(where: str, value: Any) -> str:
+    """Returns a value that must be valid text; raises `UserError` that begins with `where`."""
+    return JsonRecord(where, {"text": value}).text("text")
 
 
 def is_jsonl(path: str) -> bool:

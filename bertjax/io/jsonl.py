@@ -141,7 +141,7 @@ def get_nested(record: Mapping[str, Any], name: str) -> Any:
 def json_type(value: Any) -> str:
     """Returns the JSON name of a value's type, with its article."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "nothing"}
-    return names.get(type(value), "a number")
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
 
 
 def to_line(record: Any) -> str:

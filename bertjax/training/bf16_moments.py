@@ -48,9 +48,7 @@ def with_bf16_moments(optimizer: optax.GradientTransformation, seed: int) -> opt
         zeros = {name: optax.tree.cast(getattr(inner, name), jnp.bfloat16) for name in _moments(inner)}
         return Bf16State(jnp.zeros((), jnp.int32), inner._replace(**zeros))
 
-    def update(
-        grads: Params, state: Bf16State, params: Params | None = None, **extra: Any
-    ) -> tuple[Params, Bf16State]:
+    def update(grads: Params, state: Bf16State, params: Params | None = None, **extra: Any) -> tuple[Params, Bf16State]:
         wide = {name: optax.tree.cast(getattr(state.inner, name), jnp.float32) for name in _moments(state.inner)}
         updates, inner = optimizer.update(grads, state.inner._replace(**wide), params, **extra)
         words = _random_words(jax.random.fold_in(purpose_key(seed, "moments"), state.step), inner.mu)

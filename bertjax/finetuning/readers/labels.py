@@ -15,7 +15,7 @@ from bertjax.finetuning.readers.examples import Examples, QaExamples, TextExampl
 def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
     """Returns the names of the labels in the order of their ids: `task.labels`, else those of the examples, sorted.
 
-    Whole numbers are sorted as numbers, everything else as text, as in transformers' examples.
+    Whole numbers are sorted as numbers (7 and 007 as text), everything else as text, as in transformers' examples.
 
     Args:
         config: settings of the task.
@@ -35,8 +35,8 @@ def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
         values = set(examples.labels or [])
     else:
         values = set(itertools.chain.from_iterable(examples.tags or []))
-    if all(_is_whole(name) for name in values):
-        names = sorted(values, key=int)
+    if all(map(is_whole, values)):
+        names = sorted(values, key=lambda name: (int(name), name))
     else:
         names = sorted(values)
         if isinstance(examples, TextExamples) and all(map(_is_number, values)):
@@ -55,8 +55,6 @@ def encode_labels(
 ) -> np.ndarray:
     """Returns the id of every label, int32 [labels].
 
-    If names are words, whole numbers in the data are ids.
-
     Args:
         names: names of the labels.
         labels: labels in the data.
@@ -67,8 +65,6 @@ def encode_labels(
         UserError: a label is unknown; names its location.
     """
     ids = {name: index for index, name in enumerate(names)}
-    if not any(_is_whole(name) for name in names):
-        ids |= {str(index): index for index in range(len(names))}
     values = list(labels)
     try:
         return np.fromiter(map(ids.__getitem__, values), np.int32, len(values))
@@ -76,12 +72,16 @@ def encode_labels(
         index = next(index for index, label in enumerate(values) if label not in ids)
         known = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         location = locations[index if example is None else example[index]]
+        is_id = is_whole(values[index]) and not any(map(is_whole, names))
+        advice = "; if it is an id, give task.labels in the order of ids" if is_id else ""
         raise UserError(
             f"{location}: unknown label {values[index]!r}; known are {known} (task.labels, or those of task.train)"
+            + advice
         ) from None
 
 
-def _is_whole(name: str) -> bool:
+def is_whole(name: str) -> bool:
+    """Returns whether a label is a whole number, in ASCII digits."""
     return name.removeprefix("-").isdecimal() and name.isascii()
 
 

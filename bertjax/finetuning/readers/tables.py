@@ -278,5 +278,5 @@ def _name_class(value: Any, names: list[str] | None) -> Any:
     if names is None or value is None:
         return value
     if isinstance(value, list):
-        return [names[each] for each in value]
+        return [_name_class(each, names) for each in value]
     return names[value] if value >= 0 else None

@@ -9,6 +9,7 @@ from typing import Any
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import ReadRequest, TextExamples
+from bertjax.finetuning.readers.labels import is_whole
 from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
 
 Label = Callable[[TaskConfig, Any, str], Any]
@@ -56,7 +57,7 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
 
 
 def class_label(config: TaskConfig, value: Any, where: str) -> str:
-    """Returns the name of a class as text.
+    """Returns the name of a class as text; a whole number is an id where `task.labels` are no numbers.
 
     Args:
         config: settings of the task.
@@ -64,12 +65,16 @@ def class_label(config: TaskConfig, value: Any, where: str) -> str:
         where: its location.
 
     Raises:
-        UserError: it is empty or not a scalar.
+        UserError: it is empty, not a scalar, or not valid text.
     """
     name = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value).strip()
     if not name or isinstance(value, list | dict):
-        raise UserError(f"{where}: no label in the column of {named('task.label_column')}; every example needs one")
-    return name
+        raise UserError(
+            f"{where}: no label in the column of {named('task.label_column')}; every example or word needs one"
+        )
+    if is_whole(name) and 0 <= int(name) < len(config.labels) and not any(map(is_whole, config.labels)):
+        return config.labels[int(name)]
+    return require_text(name, config.label_column or "label", where)
 
 
 def score_number(value: Any, where: str) -> float:
