@@ -150,6 +150,26 @@ def test_bad_input_is_one_line(
     assert message in error and error.count("\n") == 1
 
 
+def test_python_values_that_are_no_text_are_one_line(folders: dict[str, Path]) -> None:
+    model = bertjax.load_pretrained(folders["causal"])
+
+    def score(*inputs: Any, **more: Any) -> None:
+        bertjax.score_choices(model, inputs, template="{text} {choice}", **{"choices": {"a": "x", "b": "y"}} | more)
+
+    for call, message in (
+        (lambda: bertjax.generate(model, ["a", 2.5]), r"^inputs\[1\]: field 'text' holds a number where text"),
+        (lambda: bertjax.generate(model, None), "^inputs is nothing: give a list of texts"),
+        (lambda: score({"text": "a"}, {"text": "\udc00"}), r"^inputs\[1\]: half a surrogate pair"),
+        (lambda: score({"txt": "a"}), r"^inputs\[0\]: no field 'text' \(it has txt\)"),
+        (lambda: score("a"), r"^inputs\[0\]: give a dict of fields, not 'a'"),
+        (lambda: score({"text": "a"}, labels=[None]), r"^labels\[0\]: label None is not one of choices a, b"),
+        (lambda: score({"text": "a"}, examples=[({"text": "b"}, "c")]), r"^examples\[0\]: label 'c' is not one of"),
+        (lambda: score({"text": "a"}, choices={"a": None, "b": "y"}), "^choices a: field 'text' holds nothing"),
+    ):
+        with pytest.raises(bertjax.UserError, match=message):
+            call()
+
+
 def test_the_template_needs_a_field() -> None:
     with pytest.raises(bertjax.UserError, match="no field"):
         ChoiceTask("film {choice}", {"a": "fine", "b": "dull"})

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from tokens_lab import ALL_FAMILIES, sentences, task_config, theirs, trained
 
 from bertjax.config.task import TaskConfig
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.errors import UserError
-from bertjax.finetuning.qa_features import QaData, qa_data
+from bertjax.finetuning.qa_features import QaData, qa_data, tokenize_contexts
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples
 
 MAX_LEN, STRIDE = 48, 10
+TEXT = "Amsterdam is in Holland"
 
 
 def config(**values: Any) -> TaskConfig:
@@ -117,6 +120,21 @@ def test_answers_read_back_from_their_tokens(family: str) -> None:
         assert examples.answers is not None and text.strip() == examples.answers[example].texts[0]
         answered.add(example)
     assert len(answered) == 30  # every answer is complete in some window
+
+
+@pytest.mark.parametrize("knows", [False, True])
+@pytest.mark.parametrize("splits", [False, True])
+def test_blanks_that_a_pre_tokenizer_added_are_no_characters(splits: bool, knows: bool) -> None:
+    """A post-processor that does not know of them would cut off the first letters: "msterdam"."""
+    engine = Tokenizer(models.BPE())
+    level = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), level]) if splits else level
+    engine.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=400, show_progress=False))
+    engine.post_processor = processors.ByteLevel(trim_offsets=True, add_prefix_space=knows)
+    contexts = tokenize_contexts(SimpleNamespace(engine=engine), [TEXT, TEXT[3:]])  # type: ignore[arg-type]
+    covered = [TEXT[begin:end].strip() for begin, end in zip(contexts.begins, contexts.ends, strict=True)]
+    assert covered[: contexts.lengths[0]] == TEXT.split()
+    assert engine.post_processor is not None
 
 
 def test_training_leaves_out_answers_that_are_not_there() -> None:

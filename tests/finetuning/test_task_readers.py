@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import nullcontext as does_not_raise
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,8 @@ def test_labels_are_sorted_or_explicit(tmp_path: Path) -> None:
         return collect_labels(TaskConfig("classification", ("tsv:a",), **options), result)
 
     assert names(["10", "9", "1", "-2"]) == ("-2", "1", "9", "10")
+    zeros = ["0" * count + "7" for count in range(8)]  # equal as numbers: the seed of hashes does not order them
+    assert names(["8", *zeros]) == (*zeros[::-1], "8")
     assert names(["no", "10", "Yes"]) == ("10", "Yes", "no")
     assert names(["a", "b"], labels=("c", "a")) == ("c", "a")
     with pytest.raises(UserError, match=r"numbers such as 0.5, 2 different ones: set task.kind=regression"):
@@ -217,13 +220,23 @@ def test_labels_are_sorted_or_explicit(tmp_path: Path) -> None:
 
 
 def test_labels_to_numbers(tmp_path: Path) -> None:
-    result = texts(tmp_path / "a", "text\tlabel\nx\tneg\ny\t1\nz\tpos\nz\tsomewhat\n")
-    assert result.labels is not None
-    assert encode_labels(("neg", "pos"), result.labels[:3], result.locations).tolist() == [0, 1, 1]
-    with pytest.raises(UserError, match=r"a:5: unknown label 'somewhat'; known are neg, pos"):
-        encode_labels(("neg", "pos"), result.labels, result.locations)
-    with pytest.raises(UserError, match=r"a:3: unknown label '1'"):  # "1" is a number here, not a position
-        encode_labels(("neg", "2"), result.labels[:2], result.locations)
+    """Whole numbers are ids where `task.labels` names the ids: sorted names do not, nor does a list with numbers."""
+    content = "text\tlabel\nx\tpos\ny\t1\nz\tneg\nz\tsomewhat\n"
+
+    def encode(labels: tuple[str, ...], count: int = 3, given: bool = True) -> list[int]:
+        result = texts(tmp_path / "a", content, labels=labels if given else ())
+        assert result.labels is not None
+        return encode_labels(labels, result.labels[:count], result.locations).tolist()
+
+    assert encode(("pos", "neg")) == [0, 1, 1]
+    assert words(tmp_path / "b", "a\t1\nb\tO\n", labels=("O", "B-X")).tags == [["B-X", "O"]]
+    with pytest.raises(UserError, match=r"a:5: unknown label 'somewhat'; known are pos, neg"):
+        encode(("pos", "neg"), 4)
+    with pytest.raises(UserError, match=r"a:3: unknown label '1'; known are neg, pos .* task.labels in the order of"):
+        encode(("neg", "pos"), given=False)
+    for labels in (("pos", "2"), ("pos", "neg", "1")):
+        with pytest.raises(UserError, match=r"a:3: unknown label '1'") if "1" not in labels else does_not_raise():
+            assert encode(labels) == [0, 2, 1]
 
 
 CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nParis NNP B-LOC\n-DOCSTART- -X- O\nHe PRP O"
@@ -252,6 +265,44 @@ def test_conll_columns(tmp_path: Path) -> None:
     assert words(tmp_path / "a", "one\ntwo\n", labelled=False).words == [["one", "two"]]
 
 
+CONLLU = """# newdoc
+# text = Give them to me this very day
+1-2\tvámonos\t_\t_\t_\t_\t_\t_\t_\t_
+1\tvamos\tir\tVERB\tV\t_\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\tP\t_\t1\tobj\t_\t_
+2.1\tx\t_\tVERB\t_\t_\t_\t_\t_\t_
+3\t#\t#\tSYM\tS\t_\t1\tobj\t_\t_
+
+# sent_id = 2
+1\ta\ta\tX\tX\t_\t0\troot\t_\t_
+"""
+
+
+def test_the_format_of_universal_dependencies(tmp_path: Path) -> None:
+    """Comments, words that are written as one, and words left out are no words; FORM and UPOS by default."""
+    result = words(tmp_path / "a", CONLLU)
+    assert result.words == [["vamos", "nos", "#"], ["a"]] and result.tags == [["VERB", "PRON", "SYM"], ["X"]]
+    assert words(tmp_path / "a", CONLLU, label_column="4").tags == [["V", "P", "S"], ["X"]]
+    assert words(tmp_path / "a", CONLLU, labelled=False).words == result.words
+    assert [where.rpartition(":")[2] for where in result.locations] == ["4", "10"] and not result.notes
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "comments"),
+    [
+        ("# id 7\tdomain=en\na _ _ O\n\n# id = 5\nb _ _ O\n# _ _ O\n\n# _ _ B-X\n", [["a"], ["b", "#"], ["#"]], 2),
+        ("# one\na\tO\n\n#\tO\n#b\tO\n\n#\thttp://x\t2009\n#tag\tO\n", [["a"], ["#", "#b"], ["#tag"]], 2),
+        ("#a O\n# O\n\n# newdoc\n\n#\n#b B-X\n", [["#a", "#"], ["#b"]], 2),
+    ],
+    ids=["blanks", "tabs", "no other lines"],
+)
+def test_comments_of_other_columns(tmp_path: Path, content: str, expected: list[list[str]], comments: int) -> None:
+    """Lines before the first word of a sentence that begin with # and are no words."""
+    result = words(tmp_path / "a", content)
+    assert result.words == expected
+    assert result.notes == [f"{tmp_path / 'a'}: {comments} lines that begin with # are comments"]
+
+
 def test_tags_of_lists(tmp_path: Path) -> None:
     row = {"tokens": ["EU", "said"], "tags": ["B-ORG", "O"], "n": 4}
     result = words(tmp_path / "a", json.dumps(row), "jsonl", id_column="n")
@@ -260,6 +311,10 @@ def test_tags_of_lists(tmp_path: Path) -> None:
 
 
 BAD_WORDS = [
+    ("conll", "a\tO\nhere\t\n", {}, r"a:2: no label in the column of task.label_column"),
+    ("jsonl", '{"tokens": ["a"], "tags": [""]}', {}, r"a:1: no label in the column of task.label_column"),
+    ("jsonl", '{"tokens": ["a"], "tags": [null]}', {}, r"a:1: no label in the column of task.label_column"),
+    ("jsonl", '{"tokens": ["a"], "tags": ["\\ud800"]}', {}, r"a:1: half a surrogate pair in 'label'"),
     ("conll", "EU B-ORG\nsaid\n", {}, r"a:2: 1 columns, but the file begins with 2"),
     ("conll", "EU\n", {}, r"a:1: words and tags are both read from column 0"),
     ("conll", "EU O\n", {"label_column": "3"}, r"a:1: no column '3' \(it has 0, 1\); set task.label_column"),
