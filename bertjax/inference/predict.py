@@ -113,10 +113,10 @@ def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = 
 
 
 def _distinct_labels(model: Generative, kind: str) -> tuple[str, ...]:
-    """Returns the labels, by whose order gold labels may be numbers, unless they are no settings: twice the same."""
+    """Returns the labels, whose ids gold labels may be; () where `task.labels` could not name them."""
     labels = encoder_of(model).labels
-    is_setting = TASK_KINDS.load(kind).has_classes and len({each.strip() or None for each in labels}) == len(labels)
-    return labels if is_setting and len(labels) > 1 and labels == tuple(map(str.strip, labels)) else ()
+    distinct = {*labels} & {*map(str.strip, labels)} - {""}
+    return labels if TASK_KINDS.load(kind).has_classes and 1 < len(labels) == len(distinct) else ()
 
 
 class Predictions(NamedTuple):

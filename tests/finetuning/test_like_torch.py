@@ -186,3 +186,20 @@ def our_losses(folder: Path, kind: str, features: Features, orders: list[np.ndar
             state, metrics = step(state, {}, put_batch(batches.batch(cursor), mesh))
             losses.append(float(metrics["loss"]))
     return losses
+
+
+def test_thawed_parameters_move_as_in_torch() -> None:
+    """`requires_grad` from step 5 on: Adam's bias correction begins there."""
+    grads = np.random.default_rng(0).normal(size=(8, 3, 4)).astype(np.float32)
+    params: Any = {name: {"kernel": np.ones((3, 4), np.float32)} for name in ("head", "body")}
+    weight = torch.nn.Parameter(torch.ones(3, 4))
+    theirs = torch.optim.AdamW([weight], lr=0.1, eps=1e-6, weight_decay=0.01)
+    config = OptimizerConfig(bias_correction=True, clip_norm=0.0, unfreeze=("body/.*=5",))
+    optimizer = make_optimizer(config, lambda step: 0.1, params)
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for step, grad in enumerate(grads):
+        weight.grad = torch.from_numpy(grad) if step >= 5 else None
+        theirs.step()
+        updates, state = update({name: {"kernel": grad} for name in params}, state, params)
+        params = jax.tree.map(np.add, params, updates)
+    np.testing.assert_allclose(params["body"]["kernel"], weight.detach().numpy(), rtol=0, atol=1e-5)
