@@ -112,8 +112,8 @@ def score_examples(
         tokens: tokens per batch.
     """
     labels = list(task.choices)
-    for where, given in (("labels", gold or ()), ("examples", [label for _, label in examples])):
-        for index, label in enumerate(given):
+    for where, chosen in (("labels", gold or ()), ("examples", [label for _, label in examples])):
+        for index, label in enumerate(chosen):
             if label not in labels:
                 raise UserError(f"{where}[{index}]: label {label!r} is not one of choices {comma_list(labels)}")
     shots = [

@@ -138,7 +138,10 @@ def _with_dtype(
 
 
 def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformationExtraArgs:
-    """Returns optax.scale_by_adam, whose bias correction counts the steps of every parameter where it gets `counts`."""
+    """Returns optax.scale_by_adam, whose bias correction counts the steps of every parameter where it gets `counts`.
+
+    Args: those of `scale_by_uncorrected_adam`.
+    """
     adam = optax.scale_by_adam(b1, b2, eps)
 
     def update(grads: Params, state: Any, params: Params | None = None, *, counts: Params | None = None, **_: Any):

@@ -223,8 +223,8 @@ def test_labels_to_numbers(tmp_path: Path) -> None:
     """Whole numbers are ids where `task.labels` names the ids: sorted names do not, nor does a list with numbers."""
     content = "text\tlabel\nx\tpos\ny\t1\nz\tneg\nz\tsomewhat\n"
 
-    def encode(labels: tuple[str, ...], count: int = 3, given: bool = True) -> list[int]:
-        result = texts(tmp_path / "a", content, labels=labels if given else ())
+    def encode(labels: tuple[str, ...], count: int = 3, configured: bool = True) -> list[int]:
+        result = texts(tmp_path / "a", content, labels=labels if configured else ())
         assert result.labels is not None
         return encode_labels(labels, result.labels[:count], result.locations).tolist()
 
@@ -233,7 +233,7 @@ def test_labels_to_numbers(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a:5: unknown label 'somewhat'; known are pos, neg"):
         encode(("pos", "neg"), 4)
     with pytest.raises(UserError, match=r"a:3: unknown label '1'; known are neg, pos .* task.labels in the order of"):
-        encode(("neg", "pos"), given=False)
+        encode(("neg", "pos"), configured=False)
     for labels in (("pos", "2"), ("pos", "neg", "1")):
         with pytest.raises(UserError, match=r"a:3: unknown label '1'") if "1" not in labels else does_not_raise():
             assert encode(labels) == [0, 2, 1]
@@ -279,7 +279,7 @@ CONLLU = """# newdoc
 
 
 def test_the_format_of_universal_dependencies(tmp_path: Path) -> None:
-    """Comments, words that are written as one, and words left out are no words; FORM and UPOS by default."""
+    """Without comments, words that are written as one, and words left out; FORM and UPOS by default."""
     result = words(tmp_path / "a", CONLLU)
     assert result.words == [["vamos", "nos", "#"], ["a"]] and result.tags == [["VERB", "PRON", "SYM"], ["X"]]
     assert words(tmp_path / "a", CONLLU, label_column="4").tags == [["V", "P", "S"], ["X"]]
@@ -297,7 +297,7 @@ def test_the_format_of_universal_dependencies(tmp_path: Path) -> None:
     ids=["blanks", "tabs", "no other lines"],
 )
 def test_comments_of_other_columns(tmp_path: Path, content: str, expected: list[list[str]], comments: int) -> None:
-    """Lines before the first word of a sentence that begin with # and are no words."""
+    """Lines before the first word of a sentence that begin with # and do not look like words."""
     result = words(tmp_path / "a", content)
     assert result.words == expected
     assert result.notes == [f"{tmp_path / 'a'}: {comments} lines that begin with # are comments"]

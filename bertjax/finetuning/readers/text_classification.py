@@ -57,7 +57,7 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
 
 
 def class_label(config: TaskConfig, value: Any, where: str) -> str:
-    """Returns the name of a class as text; a whole number is an id where `task.labels` are no numbers.
+    """Returns the name of a class as text; a whole number is an id where `task.labels` holds words.
 
     Args:
         config: settings of the task.
