@@ -8,19 +8,15 @@ downloaded when it is read, and the oldest ones are deleted (`ShardDownloads`).
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bertjax.errors import UserError
-from bertjax.io.atomic import atomic_folder, write_json
-from bertjax.io.store import Store
+from bertjax.io.atomic import atomic_folder
+from bertjax.io.store import Store, require_plain_name, store_errors
 
-MARKER = ".shards.json"
-"""File of a local copy that names the URL its shards are downloaded from."""
 MAX_LOCAL_SHARDS = 64
 
 
@@ -39,8 +35,9 @@ class ShardDownloads:
 
     def fetch(self, file: str) -> None:
         """Downloads a shard unless it is there; raises `OSError`."""
+        require_plain_name(file, self._url)
         if not (self._folder / file).exists():
-            Store(self._url).download([(file, self._folder / file)])
+            Store(self._url).download([file], self._folder)
         with self._lock:
             self._local[file] = None
             self._local.move_to_end(file)
@@ -48,12 +45,13 @@ class ShardDownloads:
                 (self._folder / self._local.popitem(last=False)[0]).unlink(missing_ok=True)
 
 
+_DOWNLOADS: dict[Path, ShardDownloads] = {}
+"""The folders that this process has found in a store, or written to one: no file says where a folder belongs."""
+
+
 def open_downloads(folder: Path) -> ShardDownloads | None:
-    """Returns where a corpus downloads its shards from; None if all of them are on the disk."""
-    try:
-        return ShardDownloads(folder, json.loads((folder / MARKER).read_text())["url"])
-    except FileNotFoundError:
-        return None
+    """Returns where a corpus downloads its shards from; None if it is in no store."""
+    return _DOWNLOADS.get(folder)
 
 
 def fetch_folder(url: str, folder: Path, last: str) -> bool:
@@ -70,19 +68,17 @@ def fetch_folder(url: str, folder: Path, last: str) -> bool:
     Raises:
         UserError: The store cannot be read.
     """
-    with _explained(url, "read"):
+    with store_errors(f"{url} cannot be read"):
         store = Store(url)
         names = list(store.list())
-        if last not in names or folder.exists():
-            return last in names
-        with atomic_folder(folder, replace=False) as temporary:
-            store.download([(last, temporary / last)])
-            later = _shards(json.loads((temporary / last).read_text())) if last == "meta.json" else set()
-            store.download((name, temporary / name) for name in names if name not in {last, *later})
-            if later:
-                for name in later:
-                    (temporary / name).parent.mkdir(exist_ok=True)
-                write_json(temporary / MARKER, {"url": url})
+        if last not in names:
+            return False
+        _DOWNLOADS.setdefault(folder, ShardDownloads(folder, url))
+        if not folder.exists():
+            with atomic_folder(folder, replace=False) as temporary:
+                store.download([last], temporary)
+                later = _shards(temporary / last) if last == "meta.json" else set()
+                store.download([name for name in names if name not in {last, *later}], temporary)
     return True
 
 
@@ -97,23 +93,17 @@ def publish_folder(url: str, folder: Path, last: str) -> None:
     Raises:
         UserError: The store cannot be written.
     """
-    with _explained(url, "written"):
+    with store_errors(f"{url} cannot be written"):
         store = Store(url)
-        if last in store.list():
-            return
-        files = {path: path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()}
-        store.upload((path, name) for path, name in files.items() if name != last)
-        store.upload([(folder / last, last)])
+        if last not in store.list():
+            store.upload_folder(folder, "", last)
+    _DOWNLOADS.setdefault(folder, ShardDownloads(folder, url))
 
 
-def _shards(meta: Mapping[str, Mapping[str, Sequence[Sequence[str]]]]) -> set[str]:
-    """Returns the files of splits in several shards."""
-    return {shard[0] for shards in meta["shards"].values() if len(shards) > 1 for shard in shards}
-
-
-@contextlib.contextmanager
-def _explained(url: str, action: str) -> Iterator[None]:
+def _shards(path: Path) -> set[str]:
+    """Returns the files of splits in several shards, from the description of a corpus; raises `OSError`."""
     try:
-        yield
-    except OSError as error:
-        raise UserError(f"{url} cannot be {action}: {error.strerror or error}") from error
+        splits = json.loads(path.read_bytes())["shards"].values()
+        return {shard[0] for shards in splits if len(shards) > 1 for shard in shards}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise OSError(errno.EINVAL, f"{path.name} does not describe a corpus; delete the folder") from None
