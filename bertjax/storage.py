@@ -86,11 +86,7 @@ def copy_folder(url: str | os.PathLike[str]) -> Path:
 
 
 def filesystem(url: str) -> Any:
-    """Returns the file system of `fsspec` for a URL, which lists a folder again every time.
-
-    Raises:
-        OSError: a package that the protocol needs is not installed.
-    """
+    """Returns the file system of `fsspec` for a URL; raises `OSError` where its package is not installed."""
     import fsspec
 
     scheme = to_url(url).partition(":")[0]
@@ -102,12 +98,7 @@ def filesystem(url: str) -> Any:
 
 
 def open_binary(path: str | os.PathLike[str], block_bytes: int = _BLOCK_BYTES) -> IO[bytes]:
-    """Opens a file or object to read its bytes; raises `OSError` with one line that holds no secret, also on reads.
-
-    Args:
-        path: a path or URL.
-        block_bytes: bytes of an object that are requested at once.
-    """
+    """Opens a file or object to read its bytes; raises `OSError` with one line that holds no secret, also on reads."""
     if not is_url(path):
         return open(local_path(path), "rb")
     return io.BufferedReader(_ObjectFile(to_url(path)), block_bytes)
@@ -185,12 +176,9 @@ def exists(path: str) -> bool:
 
 
 def expand_url(pattern: str) -> dict[str, ObjectInfo]:
-    """Returns the objects that a URL names, or that match it as a pattern, sorted.
+    """Returns the objects that a URL names, or that match it as a pattern, sorted; raises `OSError`.
 
-    Folders are listed here, because `glob` of `fsspec` leaves out those that it could not list.
-
-    Raises:
-        OSError: the store refuses, or fails for longer than `PATIENCE`.
+    They are matched here, because `glob` of `fsspec` leaves out folders that it could not list.
     """
     url = to_url(pattern)
     with contextlib.suppress(FileNotFoundError):
@@ -231,11 +219,6 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 def request(url: str, action: Callable[[], T], patience: float | None = None) -> T:
     """Returns the result of a request to a store, which is tried again while it fails for a reason that may pass.
-
-    Args:
-        url: what is read or written, for the message.
-        action: the request; repeating it must do no harm.
-        patience: seconds; `PATIENCE` by default.
 
     Raises:
         OSError: the reason on one line, without credentials.

@@ -21,12 +21,7 @@ MAX_LOCAL_SHARDS = 64
 
 
 class ShardDownloads:
-    """Shards of a corpus in a store, at most `MAX_LOCAL_SHARDS` of them on the disk.
-
-    Args:
-        folder: Local copy of the corpus.
-        url: The corpus in the store.
-    """
+    """Shards of a corpus in a store, at most `MAX_LOCAL_SHARDS` of them in its local copy, a folder."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder, self._url = folder, url
@@ -55,15 +50,10 @@ def open_downloads(folder: Path) -> ShardDownloads | None:
 
 
 def fetch_folder(url: str, folder: Path, last: str) -> bool:
-    """Downloads a folder, of a corpus in several shards all but these; does nothing where it is on the disk.
-
-    Args:
-        url: The folder in the store.
-        folder: Its local copy.
-        last: File without which it is incomplete.
+    """Downloads a folder, of a corpus in several shards all but these, unless it is on the disk.
 
     Returns:
-        Whether the folder is in the store.
+        Whether its `last` file, without which it is incomplete, is in the store.
 
     Raises:
         UserError: The store cannot be read.
@@ -83,16 +73,7 @@ def fetch_folder(url: str, folder: Path, last: str) -> bool:
 
 
 def publish_folder(url: str, folder: Path, last: str) -> None:
-    """Uploads a folder unless it is in the store.
-
-    Args:
-        url: The folder in the store.
-        folder: Its local copy, complete.
-        last: File without which it is incomplete, uploaded last.
-
-    Raises:
-        UserError: The store cannot be written.
-    """
+    """Uploads a folder, its `last` file at the end, unless it is in the store; raises `UserError`."""
     with store_errors(f"{url} cannot be written"):
         store = Store(url)
         if last not in store.list():

@@ -76,12 +76,8 @@ def display_path(path: Path) -> str:
 def output_path(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """Gives a local path to write a file or folder to, which is uploaded at the end where `path` is a URL.
 
-    Args:
-        path: where the result is to appear.
-        overwrite: replaces a folder.
-
     Raises:
-        UserError: the folder is not empty, or the store is unknown or cannot be written.
+        UserError: the folder is not empty and not to be overwritten, or the store is unknown or cannot be written.
     """
     if not is_url(path):
         yield local_copy(path)

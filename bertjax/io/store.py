@@ -58,14 +58,7 @@ def store_errors(action: str) -> Iterator[None]:
 
 
 class Store:
-    """The objects below a URL, by their names relative to it.
-
-    Args:
-        url: URL of the folder.
-
-    Raises (all methods):
-        OSError: the store refuses, or fails for longer than `PATIENCE`.
-    """
+    """The objects below a URL, by their names relative to it; all methods raise `OSError`."""
 
     def __init__(self, url: str) -> None:
         self.url = to_url(url)
@@ -79,12 +72,12 @@ class Store:
 
         A name that would lie elsewhere as a file is an error: the folder was not written by a program of its owner.
         """
-        root = f"{self._fs._strip_protocol(self.url)}/"
+        root, folder = (f"{self._fs._strip_protocol(url)}/" for url in (self.url, self._path(prefix)))
         try:
             infos = request(self.url, lambda: self._fs.find(self._path(prefix), detail=True))
         except FileNotFoundError:
             raise OSError(errno.EINVAL, "there is no such bucket; make it first", self.url) from None
-        names = {path.removeprefix(root): describe(info) for path, info in infos.items() if path.startswith(root)}
+        names = {path.removeprefix(root): describe(info) for path, info in infos.items() if path.startswith(folder)}
         for name in names:
             require_plain_name(name.removesuffix("/"), self.url)
         return {name: names[name] for name in sorted(names) if not name.endswith("/")}  # not the mark of a folder
@@ -95,13 +88,7 @@ class Store:
         return content
 
     def write(self, name: str, content: bytes, *, new: bool = False) -> None:
-        """Writes or replaces an object.
-
-        Args:
-            name: name of the object.
-            content: its content.
-            new: raise `FileExistsError` where there is one already, if the store can tell.
-        """
+        """Writes or replaces an object; a `new` one raises `FileExistsError` if it exists and the store can tell."""
         mode = {"mode": "create"} if new else {}
         request(self._path(name), lambda: self._fs.pipe_file(self._path(name), content, **mode))
 
