@@ -121,10 +121,13 @@ class StoredFolder:
         with store_errors(f"{self.url} cannot be read"):
             there = {name: each for name, each in self._store.list().items() if _is_copied(name)}
             known = self._read_state()
+            self._drop_checkpoints(there)
             for name, path in self._local_files().items():
                 if name in known and name not in there:
                     path.unlink(missing_ok=True)
-            self._drop_checkpoints(there)
+                    with contextlib.suppress(OSError):  # one is not empty
+                        for parent in path.parents[: name.count("/")]:
+                            parent.rmdir()
             self._store.download(
                 (name for name, each in there.items() if known.get(name) != [*each, *_stamp(self.folder / name)]),
                 self.folder,
@@ -157,6 +160,8 @@ class StoredFolder:
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.name not in steps:
                 shutil.rmtree(path, ignore_errors=True)
+        if not steps:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _read_state(self) -> dict[str, Any]:
         """Returns what is known of the files; without it, or where it is damaged, they are downloaded again."""

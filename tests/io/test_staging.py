@@ -68,7 +68,12 @@ def test_the_copy_follows_the_store(url: str) -> None:
     store.write("config.json", b"3")
     store.remove(["tokenizer/vocab.txt"])
     assert local_copy(url) == folder
-    assert (folder / "config.json").read_text() == "3" and not (folder / "tokenizer/vocab.txt").exists()
+    assert (folder / "config.json").read_text() == "3" and not (folder / "tokenizer").exists()
+    for name in ("checkpoints/4/bertjax.json", "export/a/b"):
+        store.write(name, b"1")
+    local_copy(url)
+    store.remove(store.list())
+    assert list(local_copy(url).iterdir()) == []  # a new run may begin here
 
 
 def test_only_what_changed_is_downloaded_and_uploaded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
