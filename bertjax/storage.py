@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ PATIENCE = 300.0
 """Seconds during which a request that failed is tried again."""
 _LONGEST_PAUSE = 20.0
 _LONGEST_TEXT = 300
-_URL = re.compile(rf"({'|'.join(EXTRAS)}):/{{1,2}}(?=[^/])")  # a `Path` has one slash
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/{1,2}|$)")  # a `Path` has one slash; one letter is a drive
 _BLOCK_BYTES = 1 << 22
 _FINAL: tuple[type[Exception], ...] = (PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 _FINAL += (ValueError, TypeError, LookupError, AttributeError)
@@ -52,34 +52,41 @@ class ObjectInfo(NamedTuple):
 
 
 def is_url(path: object) -> bool:
-    """Returns whether a text or `Path` names an object store."""
-    return _URL.match(os.fspath(path) if isinstance(path, os.PathLike) else str(path)) is not None
+    """Returns whether a text or `Path` names an object store and a bucket; the scheme in letters of any case."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else str(path)
+    match = _SCHEME.match(text)
+    return match is not None and match[1].lower() in EXTRAS and text[match.end() : match.end() + 1] not in ("", "/")
 
 
 def to_url(path: str | os.PathLike[str]) -> str:
     """Returns the URL of a text or `Path`, whose double slash `pathlib` drops."""
-    return _URL.sub(r"\1://", os.fspath(path), count=1).rstrip("/")
+    return _SCHEME.sub(lambda match: f"{match[1].lower()}://", os.fspath(path), count=1).rstrip("/")
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """Returns a path without file://, and with the home folder for ~."""
-    text = os.fspath(path)
-    return os.path.expanduser(re.sub(r"^file:(//)?(?=/)", "", text))
+    """Returns a path without file://, and with the home folder for ~; a URL of a store as it is.
+
+    Raises:
+        OSError: the path begins with another scheme, or names a store without a bucket.
+    """
+    text = re.sub(r"(?i)^file:(//)?(?=/)", "", os.fspath(path))
+    match = None if is_url(text) else _SCHEME.match(text)
+    if match is not None and (match[2] or match[1].lower() in EXTRAS):
+        reason = "names no bucket" if match[1].lower() in EXTRAS else f"{match[1]}: is none of s3://, gs://, file://"
+        raise OSError(errno.EINVAL, f"{reason}; for a local folder of this name write ./{text}", text)
+    return os.path.expanduser(text)
 
 
 def copy_folder(url: str | os.PathLike[str]) -> Path:
     """Returns the local folder of the copy of a URL, in $XDG_CACHE_HOME or ~/.cache; it need not exist."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertjax" / "stores"
-    readable = re.sub(r"[^\w.-]+", "-", to_url(url))[-80:].strip("-")
-    return cache / f"{readable}-{hashlib.sha256(to_url(url).encode()).hexdigest()[:12]}"
+    url = to_url(url)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "bertjax" / "stores"
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", url)[-80:].strip("-")
+    return cache / f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
 def filesystem(url: str) -> Any:
-    """Returns the file system of `fsspec` for a URL, which lists a folder again every time.
-
-    Raises:
-        OSError: a package that the protocol needs is not installed.
-    """
+    """Returns the file system of `fsspec` for a URL; raises `OSError` where its package is not installed."""
     import fsspec
 
     scheme = to_url(url).partition(":")[0]
@@ -91,12 +98,7 @@ def filesystem(url: str) -> Any:
 
 
 def open_binary(path: str | os.PathLike[str], block_bytes: int = _BLOCK_BYTES) -> IO[bytes]:
-    """Opens a file or object to read its bytes; raises `OSError` with one line that holds no secret, also on reads.
-
-    Args:
-        path: a path or URL.
-        block_bytes: bytes of an object that are requested at once.
-    """
+    """Opens a file or object to read its bytes; raises `OSError` with one line that holds no secret, also on reads."""
     if not is_url(path):
         return open(local_path(path), "rb")
     return io.BufferedReader(_ObjectFile(to_url(path)), block_bytes)
@@ -174,12 +176,9 @@ def exists(path: str) -> bool:
 
 
 def expand_url(pattern: str) -> dict[str, ObjectInfo]:
-    """Returns the objects that a URL names, or that match it as a pattern, sorted.
+    """Returns the objects that a URL names, or that match it as a pattern, sorted; raises `OSError`.
 
-    Folders are listed here, because `glob` of `fsspec` leaves out those that it could not list.
-
-    Raises:
-        OSError: the store refuses, or fails for longer than `PATIENCE`.
+    They are matched here, because `glob` of `fsspec` leaves out folders that it could not list.
     """
     url = to_url(pattern)
     with contextlib.suppress(FileNotFoundError):
@@ -190,27 +189,22 @@ def expand_url(pattern: str) -> dict[str, ObjectInfo]:
     if glob.has_magic(bucket):
         raise OSError(errno.EINVAL, "the bucket must have a name, not a pattern", url)
     first = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    folder, parts = "/".join([f"{scheme}://{bucket}", *parts[:first]]), parts[first:]
     fs = filesystem(url)
-    objects = dict(_matches(fs, "/".join([f"{scheme}://{bucket}", *parts[:first]]), parts[first:]))
-    return {f"{scheme}://{name.lstrip('/')}": describe(info) for name, info in sorted(objects.items())}
-
-
-def _matches(fs: Any, folder: str, parts: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the objects in a folder that match the parts of a pattern between slashes, as `expand_pattern` does."""
     root = fs._strip_protocol(folder).rstrip("/")
+    is_flat = len(parts) == 1 and parts[0] != "**"
     try:
-        if parts[0] == "**":
-            infos = request(folder, lambda: fs.find(folder, detail=True)).values()
-        else:
-            infos = request(folder, lambda: fs.ls(folder, detail=True))
+        infos = request(
+            folder, lambda: fs.ls(folder, detail=True) if is_flat else [*fs.find(folder, detail=True).values()]
+        )
     except FileNotFoundError:
-        return
-    for info in infos:
-        names = info["name"].removeprefix(root).strip("/").split("/")
-        if info["type"] == "file" and not info["name"].endswith("/") and _fits(names, parts):
-            yield info["name"], info
-        elif info["type"] == "directory" and len(parts) > 1 and _fits(names, parts[:1]):
-            yield from _matches(fs, info["name"], parts[1:])
+        return {}
+    matches = {
+        f"{scheme}://{info['name'].lstrip('/')}": describe(info)
+        for info in infos
+        if info["type"] == "file" and _fits(info["name"].removeprefix(root).lstrip("/").split("/"), parts)
+    }
+    return dict(sorted(matches.items()))
 
 
 def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
@@ -225,11 +219,6 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 def request(url: str, action: Callable[[], T], patience: float | None = None) -> T:
     """Returns the result of a request to a store, which is tried again while it fails for a reason that may pass.
-
-    Args:
-        url: what is read or written, for the message.
-        action: the request; repeating it must do no harm.
-        patience: seconds; `PATIENCE` by default.
 
     Raises:
         OSError: the reason on one line, without credentials.

@@ -44,6 +44,7 @@ from bertjax.checkpoint.manifest import (
 from bertjax.checkpoint.retention import select_best_step, steps_to_keep
 from bertjax.errors import UserError, comma_list
 from bertjax.io.staging import stored_folder
+from bertjax.io.store import store_errors
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.metrics import HIGHER_IS_BETTER
 
@@ -302,15 +303,10 @@ class Checkpoints:
         with contextlib.suppress(DamagedCheckpointError):
             verify_checkpoint(folder)
             return
-        try:
+        reading = store_errors(f"the checkpoint of step {step} cannot be read from {self._store.url}")
+        with reading, contextlib.suppress(DamagedCheckpointError):  # its reader reports the damage
             self._store.fetch(self._stored_name(step), [MANIFEST])
             self._store.fetch(self._stored_name(step), read_manifest(folder)["files"])
-        except DamagedCheckpointError:
-            return  # its reader reports the damage
-        except OSError as error:
-            raise UserError(
-                f"the checkpoint of step {step} cannot be read from {self._store.url}: {error.strerror or error}"
-            ) from error
 
     def _require_writable(self) -> None:
         if self.read_only:
@@ -384,7 +380,8 @@ class Checkpoints:
             log.warning("moved the damaged step %d to %s", step, target)
             if self._store is not None:
                 with _store_errors(f"the damaged checkpoint of step {step} cannot be moved in {self._store.url}"):
-                    self._store.set_aside(self._stored_name(step), self._stored_name(f"{DAMAGED}/{target.name}"))
+                    self._store.publish(self._stored_name(f"{DAMAGED}/{target.name}"), target, MANIFEST)
+                    self._store.remove(self._stored_name(step), MANIFEST)
         if damaged:
             log.warning("using the checkpoint of step %d instead of %s", used, comma_list(damaged))
 

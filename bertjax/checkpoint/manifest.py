@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from bertjax.io.atomic import write_json
+from bertjax.io.store import is_plain_name
 
 MANIFEST = "bertjax.json"
 
@@ -54,6 +55,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedCheckpointError(f"{MANIFEST} cannot be read ({error})") from None
     if body_digest(body) != digest:
         raise DamagedCheckpointError(f"{MANIFEST} was changed after it was written")
+    if not _is_manifest(body):
+        raise DamagedCheckpointError(f"{MANIFEST} is not what bertjax writes, or names a file outside the checkpoint")
     return body
 
 
@@ -65,8 +68,6 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
     """
     body = read_manifest(folder)
     for name, entry in body["files"].items():
-        if not _is_inside(name):
-            raise DamagedCheckpointError(f"{MANIFEST} names a file outside the checkpoint: {name!r}")
         path = folder / name
         if not path.is_file():
             raise DamagedCheckpointError(f"{name} is missing")
@@ -80,9 +81,15 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
     return body
 
 
-def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+def _is_manifest(body: Any) -> bool:
+    """Returns whether a body has the parts of one, whoever wrote it, and names plain files of its folder."""
+    groups = ("files", "meta", "metrics", "state")
+    if not isinstance(body, dict) or not all(isinstance(body.get(group), dict) for group in groups):
+        return False
+    return all(
+        is_plain_name(name) and isinstance(entry, dict) and {"size", "sha256"} <= entry.keys()
+        for name, entry in body["files"].items()
+    )
 
 
 def _digest_file(path: Path) -> str:

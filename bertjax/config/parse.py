@@ -26,7 +26,7 @@ from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, expand_lists, parse_source
 from bertjax.config.training import AnomalyConfig, LoopConfig, TrainConfig
 from bertjax.errors import UserError
-from bertjax.storage import copy_folder, is_url
+from bertjax.storage import copy_folder, is_url, local_path
 
 
 def checked_config(
@@ -157,10 +157,13 @@ def evaluation_sources(cfg: ConfigDict) -> list[Source]:
 
 
 def cache_folder(cfg: ConfigDict) -> Path:
-    """Returns the absolute path of `data.cache_dir`, of a URL that of its local copy."""
+    """Returns the absolute path of `data.cache_dir`, of a URL that of its local copy; raises `UserError`."""
     if is_url(cfg.data.cache_dir):
         return copy_folder(cfg.data.cache_dir)
-    return Path(cfg.data.cache_dir).expanduser().absolute()
+    try:
+        return Path(local_path(cfg.data.cache_dir)).absolute()
+    except OSError as error:
+        raise UserError(f"data.cache_dir={error.filename}: {error.strerror}") from None
 
 
 def schedule_config(cfg: ConfigDict) -> ScheduleConfig:

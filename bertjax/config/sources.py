@@ -248,9 +248,9 @@ def read_list(text: str, key: str = "data.sources") -> list[str]:
     Raises:
         UserError: the file cannot be read, or names no source.
     """
-    path = local_path(text.removeprefix("@"))
-    require_regular_file(path, f"{key}: {text!r}")
+    path = text.removeprefix("@")
     try:
+        require_regular_file(path := local_path(path), f"{key}: {text!r}")
         with open_binary(path) as file:
             lines = [line.strip() for line in file.read().decode("utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -286,5 +286,5 @@ def _hint(text: str, kinds: Sequence[str]) -> str:
     has_scheme = is_url(text) or text.startswith("file:/")
     if near and ":" in text and not has_scheme:
         return f"; did you mean {near[0]}:?"
-    is_path = has_scheme or (os.path.exists(local_path(text)) if is_corpus else ":" not in text)
+    is_path = has_scheme or (os.path.exists(os.path.expanduser(text)) if is_corpus else ":" not in text)
     return f"; for this path write {kind}:{text}" if kind and is_path else ""

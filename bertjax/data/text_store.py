@@ -8,29 +8,20 @@ downloaded when it is read, and the oldest ones are deleted (`ShardDownloads`).
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bertjax.errors import UserError
-from bertjax.io.atomic import atomic_folder, write_json
-from bertjax.io.store import Store
+from bertjax.io.atomic import atomic_folder
+from bertjax.io.store import Store, require_plain_name, store_errors
 
-MARKER = ".shards.json"
-"""File of a local copy that names the URL its shards are downloaded from."""
 MAX_LOCAL_SHARDS = 64
 
 
 class ShardDownloads:
-    """Shards of a corpus in a store, at most `MAX_LOCAL_SHARDS` of them on the disk.
-
-    Args:
-        folder: Local copy of the corpus.
-        url: The corpus in the store.
-    """
+    """Shards of a corpus in a store, at most `MAX_LOCAL_SHARDS` of them in its local copy, a folder."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder, self._url = folder, url
@@ -39,8 +30,9 @@ class ShardDownloads:
 
     def fetch(self, file: str) -> None:
         """Downloads a shard unless it is there; raises `OSError`."""
+        require_plain_name(file, self._url)
         if not (self._folder / file).exists():
-            Store(self._url).download([(file, self._folder / file)])
+            Store(self._url).download([file], self._folder)
         with self._lock:
             self._local[file] = None
             self._local.move_to_end(file)
@@ -48,72 +40,51 @@ class ShardDownloads:
                 (self._folder / self._local.popitem(last=False)[0]).unlink(missing_ok=True)
 
 
+_DOWNLOADS: dict[Path, ShardDownloads] = {}
+"""The folders that this process has found in a store, or written to one: no file says where a folder belongs."""
+
+
 def open_downloads(folder: Path) -> ShardDownloads | None:
-    """Returns where a corpus downloads its shards from; None if all of them are on the disk."""
-    try:
-        return ShardDownloads(folder, json.loads((folder / MARKER).read_text())["url"])
-    except FileNotFoundError:
-        return None
+    """Returns where a corpus downloads its shards from; None if it is in no store."""
+    return _DOWNLOADS.get(folder)
 
 
 def fetch_folder(url: str, folder: Path, last: str) -> bool:
-    """Downloads a folder, of a corpus in several shards all but these; does nothing where it is on the disk.
-
-    Args:
-        url: The folder in the store.
-        folder: Its local copy.
-        last: File without which it is incomplete.
+    """Downloads a folder, of a corpus in several shards all but these, unless it is on the disk.
 
     Returns:
-        Whether the folder is in the store.
+        Whether its `last` file, without which it is incomplete, is in the store.
 
     Raises:
         UserError: The store cannot be read.
     """
-    with _explained(url, "read"):
+    with store_errors(f"{url} cannot be read"):
         store = Store(url)
         names = list(store.list())
-        if last not in names or folder.exists():
-            return last in names
-        with atomic_folder(folder, replace=False) as temporary:
-            store.download([(last, temporary / last)])
-            later = _shards(json.loads((temporary / last).read_text())) if last == "meta.json" else set()
-            store.download((name, temporary / name) for name in names if name not in {last, *later})
-            if later:
-                for name in later:
-                    (temporary / name).parent.mkdir(exist_ok=True)
-                write_json(temporary / MARKER, {"url": url})
+        if last not in names:
+            return False
+        _DOWNLOADS.setdefault(folder, ShardDownloads(folder, url))
+        if not folder.exists():
+            with atomic_folder(folder, replace=False) as temporary:
+                store.download([last], temporary)
+                later = _shards(temporary / last) if last == "meta.json" else set()
+                store.download([name for name in names if name not in {last, *later}], temporary)
     return True
 
 
 def publish_folder(url: str, folder: Path, last: str) -> None:
-    """Uploads a folder unless it is in the store.
-
-    Args:
-        url: The folder in the store.
-        folder: Its local copy, complete.
-        last: File without which it is incomplete, uploaded last.
-
-    Raises:
-        UserError: The store cannot be written.
-    """
-    with _explained(url, "written"):
+    """Uploads a folder, its `last` file at the end, unless it is in the store; raises `UserError`."""
+    with store_errors(f"{url} cannot be written"):
         store = Store(url)
-        if last in store.list():
-            return
-        files = {path: path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()}
-        store.upload((path, name) for path, name in files.items() if name != last)
-        store.upload([(folder / last, last)])
+        if last not in store.list():
+            store.upload_folder(folder, "", last)
+    _DOWNLOADS.setdefault(folder, ShardDownloads(folder, url))
 
 
-def _shards(meta: Mapping[str, Mapping[str, Sequence[Sequence[str]]]]) -> set[str]:
-    """Returns the files of splits in several shards."""
-    return {shard[0] for shards in meta["shards"].values() if len(shards) > 1 for shard in shards}
-
-
-@contextlib.contextmanager
-def _explained(url: str, action: str) -> Iterator[None]:
+def _shards(path: Path) -> set[str]:
+    """Returns the files of splits in several shards, from the description of a corpus; raises `OSError`."""
     try:
-        yield
-    except OSError as error:
-        raise UserError(f"{url} cannot be {action}: {error.strerror or error}") from error
+        splits = json.loads(path.read_bytes())["shards"].values()
+        return {shard[0] for shards in splits if len(shards) > 1 for shard in shards}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise OSError(errno.EINVAL, f"{path.name} does not describe a corpus; delete the folder") from None

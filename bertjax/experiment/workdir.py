@@ -24,7 +24,7 @@ from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
 from bertjax.io.run_lock import LOCK, RunLock
-from bertjax.io.staging import MARKER, StoredFolder, display_path, local_copy, stored_folder
+from bertjax.io.staging import StoredFolder, display_path, local_copy, stored_folder
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 
 _UNFINISHED = ".config.json.*.tmp"
@@ -65,7 +65,7 @@ def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Ite
         except OSError as error:
             raise UserError(f"--workdir {workdir} cannot be written: {error.strerror or error}") from error
         with contextlib.nullcontext() if stored is None else _hold_store(stored, processes):
-            if stored is not None and processes.index == 0 and not (workdir / "config.json").exists():
+            if stored is not None and processes.index == 0 and not _entries(workdir):
                 made.append(workdir)
             try:
                 yield
@@ -93,9 +93,13 @@ def _hold_store(stored: StoredFolder, processes: ProcessGroup) -> Iterator[None]
 def _remove_results(workdir: Path, made: list[Path]) -> None:
     """Empties a directory that this run made, unless there is something of worth in it."""
     if workdir in made and not _has_results(workdir):
-        for entry in workdir.iterdir():
-            if not entry.name.startswith((LOCK, MARKER)):
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        for entry in _entries(workdir):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _entries(workdir: Path) -> list[Path]:
+    """Returns files and folders of a work directory, but for the lock of its run."""
+    return [entry for entry in workdir.iterdir() if not entry.name.startswith(LOCK)]
 
 
 def _has_results(workdir: Path) -> bool:
@@ -130,9 +134,7 @@ def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:
         raise UserError(f"--workdir {workdir} is a file; give a directory")
     if (workdir / "config.json").exists():
         return _allowed_changes(workdir, read_config(workdir), cfg) if has_checkpoints(workdir) else []
-    if workdir.exists() and any(
-        not (entry.match(_UNFINISHED) or entry.name.startswith((LOCK, MARKER))) for entry in workdir.iterdir()
-    ):
+    if workdir.exists() and not all(entry.match(_UNFINISHED) for entry in _entries(workdir)):
         raise UserError(
             f"--workdir {workdir} holds files but no run (no config.json); give a new or an empty directory"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from stores import bucket_of
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.checkpoint.manifest import read_manifest
+from bertjax.checkpoint.manifest import body_digest, read_manifest
 from bertjax.errors import UserError
 from bertjax.io.staging import local_copy, stored_folder
 from bertjax.io.store import Store
@@ -105,6 +106,23 @@ def test_every_damaged_object_of_the_newest_step_is_noticed(url: str, damage: st
         store.write(name, content)
     lose_the_host(url)
     assert restored(url) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [[], None, {"files": 3}, {"files": {"../../../../PWNED": {"size": 1, "sha256": ""}}}, {"files": {"state/a": 1}},
+     {"meta": None}, {"metrics": []}, {"state": "x"}],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_of_a_stranger_is_damage(url: str, change: object) -> None:
+    """Also one with a correct digest of itself."""
+    save(url, 1, 2)
+    store = Store(url)
+    body = json.loads(store.read("checkpoints/2/bertjax.json"))["body"]
+    body = {**body, **change} if isinstance(change, dict) else change
+    store.write("checkpoints/2/bertjax.json", json.dumps({"sha256": body_digest(body), "body": body}).encode())
+    lose_the_host(url)
+    assert restored(url) == 1
 
 
 def test_a_run_moves_a_damaged_step_out_of_the_way(url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -87,6 +88,37 @@ def test_a_refused_run_leaves_nothing(url: str, lab: Lab, capsys: pytest.Capture
     assert "holds files but no run" in capsys.readouterr().err and list(Store(url).list()) == ["notes.txt"]
 
 
+def test_a_folder_of_a_stranger_names_no_store(
+    lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bookkeeping inside a work directory, here that of earlier versions, uploads nothing and deletes nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "host"))
+    shutil.copytree(finished.workdir, tmp_path / "run")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/thesis.txt").write_text("years of work")
+    marker = {"url": "memory://bucket/evil", "files": {"../precious/thesis.txt": [13, "tag", 1, 13]}}
+    (tmp_path / "run/.store.json").write_text(json.dumps(marker))
+    assert lab.run("pretrain", "--workdir", tmp_path / "run") == 0
+    assert (tmp_path / "precious/thesis.txt").read_text() == "years of work"
+    assert not Store("memory://bucket/evil").list()
+
+
+def test_an_unknown_store_is_refused(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (
+        ["pretrain", "--workdir", "az://lab/run"],
+        ["pretrain", "--workdir", tmp_path / "run", "--config.data.cache_dir=http://host/text"],
+        ["pretrain", "--workdir", tmp_path / "run", "--config.data.sources=text:az://lab/a.txt"],
+        ["pretrain", "--workdir", tmp_path / "run", "--config.data.tokenizer=s3://"],
+    ):
+        assert lab.run(*arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is none of s3://, gs://" in line or "names no bucket" in line
+        assert list(tmp_path.iterdir()) == []
+
+
 # --- real processes and a server of S3 ---
 
 
@@ -124,11 +156,9 @@ def test_killed_on_one_host_and_resumed_on_another_it_is_the_same_run(
     run.send_signal(signal.SIGKILL)
     run.communicate()
     shutil.rmtree(tmp_path / "host0")
-    lease = json.loads(store.read(".lease.json"))
-    store.write(".lease.json", json.dumps(lease | {"host": "the lost one"}).encode())
     (second,) = start(lab, tmp_path, url, 1, *SHARDS)
     assert second.wait(timeout=280) == 2 and "in use by process" in second.communicate()[0]
-    store.write(".lease.json", json.dumps(lease | {"host": "the lost one", "renewed": lease["renewed"] - 300}).encode())
+    store.write(".lease.json", re.sub(rb'"expires": \d+', b'"expires": 1', store.read(".lease.json")))
     (output,) = ended(start(lab, tmp_path, url, 1, *SHARDS))
     assert "resuming at step" in output
     for stored, local in zip(weights(url), undisturbed, strict=True):

@@ -147,6 +147,21 @@ def test_a_corpus_without_its_last_file_is_made_again(
     assert any(name.endswith("meta.json") for name in store.list())
 
 
+@pytest.mark.parametrize("meta", ["", "[]", '{"shards": 1}', '{"shards": {"train": [1, 2]}}'])
+def test_a_description_of_a_stranger_is_refused(store: Store, meta: str, tmp_path: Path) -> None:
+    store.write("meta.json", meta.encode())
+    with pytest.raises(UserError, match=rf"{store.url} cannot be read: meta.json does not describe a corpus"):
+        text_store.fetch_folder(store.url, tmp_path / "corpus", "meta.json")
+
+
+def test_a_shard_is_a_file_of_its_corpus(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    downloads = text_store.ShardDownloads(tmp_path / "corpus", store.url)
+    with pytest.raises(OSError, match="is not that of a file below it"):
+        downloads.fetch("../thesis.txt")  # would be deleted when others are read
+    assert (tmp_path / "thesis.txt").exists()
+
+
 def test_a_missing_object_is_named(store: Store, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = config(text, store.url)
     new_host(monkeypatch, tmp_path / "first")

@@ -11,9 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFile
+from ml_collections import ConfigDict
 from stores import SECRET, bucket_of, free_port, s3_through_proxy
 
 import bertjax.storage as storage
+from bertjax.config.parse import cache_folder
+from bertjax.errors import UserError
+from bertjax.io.staging import local_copy, output_path
 from bertjax.io.store import Store, open_decompressed
 from bertjax.storage import expand_url, filesystem, is_url, local_path, open_binary, request, size_of, to_url
 
@@ -48,11 +53,49 @@ def test_objects_are_listed_read_written_and_deleted(store: Store, tmp_path: Pat
     for path, name in files:
         path.write_bytes(name.encode() * 300_000)
     store.upload(files)
-    store.download((name, tmp_path / "down" / path.name) for path, name in files)
-    assert [(tmp_path / "down" / path.name).read_bytes() == path.read_bytes() for path, _ in files] == [True, True]
-    store.move([("up/x", "moved/x")])
+    store.download((name for _, name in files), tmp_path / "down")
+    assert [(tmp_path / "down" / name).read_bytes() == path.read_bytes() for path, name in files] == [True, True]
     store.remove(["up/y", "c", "never there"])
-    assert list(store.list()) == ["a/b.txt", "moved/x"]
+    assert list(store.list()) == ["a/b.txt", "up/x"]
+    (tmp_path / "folder/b").mkdir(parents=True)
+    for name in ("z", "a", "b/c"):
+        (tmp_path / "folder" / name).write_text(name)
+    seen: list[list[str]] = []
+    names = store.upload_folder(tmp_path / "folder", "f", "a", lambda: seen.append(list(store.list("f"))))
+    assert seen == [["f/b/c", "f/z"]] and sorted(names) == list(store.list("f")) == ["f/a", "f/b/c", "f/z"]
+
+
+HOSTILE = {"memory": "evil/../../../PWNED", "s3": "evil/../../../PWNED", "gs": "a//b"}  # the emulator refuses ..
+NOT_PLAIN = ["../x", "a/..", "..", "", ".", "a/./b", "a//b", "/x", "a\\..\\b", "C:/x", "a\0", "a\n", "\ud800"]
+
+
+def test_only_plain_names_become_files(store: Store, scheme: str, tmp_path: Path) -> None:
+    """A name in a store is text of whoever wrote it: nothing is read where one leads elsewhere."""
+    for name in [HOSTILE[scheme], *NOT_PLAIN]:
+        with pytest.raises(OSError, match=r"is not that of a file below it"):
+            store.download([name], tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+    store.write("config.json", b"{}")
+    write_as_a_stranger(store, "folder/")  # what consoles make for an empty folder
+    assert list(store.list()) == ["config.json"]
+    write_as_a_stranger(store, HOSTILE[scheme])
+    with pytest.raises(OSError, match=rf"the name '{HOSTILE[scheme]}' is not that"):
+        store.list()
+    for url in (f"{store.url}/../x", f"{store.url}//x", f"{store.url}/a\\b"):
+        with pytest.raises(OSError, match="has no empty part"):
+            Store(url)
+
+
+def write_as_a_stranger(store: Store, name: str) -> None:
+    """Writes an object under a name that the libraries would mend."""
+    bucket, _, key = store.url.partition("://")[2].partition("/")
+    if store.url.startswith("s3"):
+        store._fs.call_s3("put_object", Bucket=bucket, Key=f"{key}/{name}", Body=b"")
+    elif store.url.startswith("gs"):
+        store._fs.pipe_file(f"{store.url}/{name}", b"-")
+    else:
+        path = f"/{bucket}/{key}/{name}"
+        store._fs.store[path] = MemoryFile(store._fs, path, b"-")
 
 
 def test_a_second_writer_of_a_new_object_is_refused(store: Store, scheme: str) -> None:
@@ -180,15 +223,31 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("path", "expected"),
-    [("s3://b/x/", "s3://b/x"), (Path("s3://b/x"), "s3://b/x"), ("gs:/b/x", "gs://b/x")],
+    [("s3://b/x/", "s3://b/x"), (Path("s3://b/x"), "s3://b/x"), ("gs:/b/x", "gs://b/x"), ("S3://B/x", "s3://B/x")],
 )
 def test_urls_survive_pathlib(path: str | Path, expected: str) -> None:
     assert is_url(path) and to_url(path) == expected
 
 
 def test_other_paths_are_local() -> None:
-    assert not any(map(is_url, ["a/b", "/s3/b", "hub:owner/name", "C:/x", "s3:", "file:///a"]))
-    assert local_path("file:///a/b") == "/a/b" and local_path("a") == "a"
+    paths = ["a/b", "/s3/b", "hub:owner/name", "C:/x", "./az:/x", "12:/x", "a:b"]
+    assert not any(map(is_url, [*paths, "s3:", "s3://", "file:///a"]))
+    assert [local_path(path) for path in paths] == paths
+    assert [local_path(f"{scheme}/a/b") for scheme in ("file://", "file:", "FILE://")] == ["/a/b"] * 3
+
+
+@pytest.mark.parametrize("path", ["az://c/x", "http://h/x", "https:/h", "hdfs://x", "S3A://b/x", "s3://", "GS://"])
+def test_an_unknown_scheme_is_no_local_folder(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for spelled in (path, Path(path)):
+        with pytest.raises(UserError, match=r"(is none of s3://, gs://, file://|names no bucket); .* write \./"):
+            local_copy(spelled)
+        with pytest.raises(UserError, match="; for a local folder"), output_path(Path(spelled)):
+            pass
+    cfg = ConfigDict({"data": {"cache_dir": path}})
+    with pytest.raises(UserError, match=r"data.cache_dir=.*; for a local folder"):
+        cache_folder(cfg)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
