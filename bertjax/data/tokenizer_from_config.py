@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -155,13 +157,13 @@ def content_digest(source: Source, cfg: ConfigDict) -> str:
         / "digests"
         / hash_parts(how, source.kind, source.field, sys.version, sys.prefix, stamps)
     )
-    try:
-        return memory.read_text()
-    except FileNotFoundError:
-        digest = hash_parts(how, source_digest(source))
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(memory, digest)
-        return digest
+    with contextlib.suppress(FileNotFoundError):
+        if re.fullmatch(b"[0-9a-f]{64}", known := memory.read_bytes()):
+            return known.decode()
+    digest = hash_parts(how, source_digest(source))
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(memory, digest)
+    return digest
 
 
 def stored_url(cfg: ConfigDict, *names: str) -> str | None:
