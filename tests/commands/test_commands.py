@@ -121,7 +121,8 @@ def test_added_words_begin_as_their_old_tokens(
     words.write_text("catheter\n\nthe\ncatheter\nelectrode\n")
     source = f"--config.data.tokenizer={finished.workdir / 'export'}"
     assert lab.run("tokenizer", source, "--add-words", words, "--out", tmp_path / "tokenizer") == 0
-    assert "2 words added as 2 tokens; 1 were single tokens" in capsys.readouterr().out
+    line = "2 words added as 2 tokens: catheter, electrode; 1 were single tokens: the\n"
+    assert line in capsys.readouterr().out
     arguments = [
         f"--config.init_from={finished.workdir}",
         "--config.train.num_steps=1",
