@@ -227,7 +227,7 @@ def test_damaged_newest_is_set_aside_and_the_one_before_used(
 
 
 def test_the_name_of_a_folder_is_the_step_of_its_checkpoint(tmp_path: Path) -> None:
-    """A copy of step 3 is not step 100, and other spellings of a number are no steps."""
+    """A copy of step 3 is not step 100, and no other spelling of a number names a step."""
     checkpoints = saved(tmp_path, (2, 3))
     for copy in ("100", "0003", "٣", "³"):
         shutil.copytree(tmp_path / "3", tmp_path / copy)
