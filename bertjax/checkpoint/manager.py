@@ -38,6 +38,7 @@ from bertjax.checkpoint.manifest import (
     DamagedCheckpointError,
     body_digest,
     read_manifest,
+    steps_in,
     verify_checkpoint,
     write_manifest,
 )
@@ -135,7 +136,7 @@ class Checkpoints:
         """
         self._require_writable()
         self.wait()
-        newest = self._run_on_first("the list of checkpoints", lambda: max(self._steps_on_disk(), default=-1))
+        newest = self._run_on_first("the list of checkpoints", lambda: max(steps_in(self.directory), default=-1))
         if step <= newest:
             raise UserError(
                 f"cannot save step {step}: {self._where()} already holds step {newest}; "
@@ -193,7 +194,7 @@ class Checkpoints:
         self._require_writable()
         self.wait()
         if jax.process_index() == 0:
-            for later in self._steps_on_disk():
+            for later in steps_in(self.directory):
                 if later > step:
                     self._delete(later)
 
@@ -245,6 +246,19 @@ class Checkpoints:
             raise UserError(problem)
         if chosen is None:
             return None
+        try:
+            restored = self._read(chosen, digest, abstract_state, absent)
+        except Exception:
+            if not self._is_deleted(chosen):
+                raise
+        else:
+            if not self._is_deleted(chosen):
+                return restored
+        return self.restore(abstract_state, step, absent)  # chooses again
+
+    # -- the directory -------------------------------------------------------------------------------------------------
+
+    def _read(self, chosen: int, digest: str, abstract_state: Any, absent: Mapping[str, Any]) -> RestoredCheckpoint:
         self._fetch(chosen)
         body = self._read_chosen(chosen, digest)
         targets = {path: restore_target(leaf) for path, leaf in flatten_tree(abstract_state).items()}
@@ -259,8 +273,6 @@ class Checkpoints:
             leaves[path] = jax.device_put(np.full(target.shape, value, target.dtype), target.sharding)
         state = jax.tree.unflatten(jax.tree.structure(abstract_state), [leaves[path] for path in targets])
         return RestoredCheckpoint(state, body["meta"], chosen)
-
-    # -- the directory -------------------------------------------------------------------------------------------------
 
     def _write_manifest(self) -> None:
         """Runs on the first process when all array files are written, before orbax renames the step."""
@@ -327,15 +339,14 @@ class Checkpoints:
         (self.directory / str(step)).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
-    def _steps_on_disk(self) -> list[int]:
-        if not self.directory.is_dir():
-            return []
-        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal() and path.is_dir())
+    def _is_deleted(self, step: int) -> bool:
+        """Returns whether the run that writes here has deleted a step that this reader has chosen."""
+        return self.read_only and not (self.directory / str(step)).exists()
 
     def _manifests(self) -> dict[int, dict[str, Any]]:
         """Returns the manifests of the finished steps, oldest first."""
         bodies = {}
-        for step in self._steps_on_disk():
+        for step in steps_in(self.directory):
             try:
                 bodies[step] = read_manifest(self.directory / str(step))
             except DamagedCheckpointError:
@@ -347,7 +358,7 @@ class Checkpoints:
 
     def _choose(self, step: int | None) -> tuple[int | None, str | None, str | None]:
         """Returns the step to restore and its digest, or the reason why there is none; moves damaged steps away."""
-        steps = self._steps_on_disk()
+        steps = steps_in(self.directory)
         if step is not None and step not in steps:
             there = comma_list(self._manifests())
             return None, None, f"no checkpoint of step {step} in {self._where()}; there are: {there}"
@@ -357,6 +368,8 @@ class Checkpoints:
             try:
                 digest = body_digest(verify_checkpoint(self.directory / str(candidate)))
             except DamagedCheckpointError as error:
+                if self._is_deleted(candidate):
+                    return self._choose(step)
                 log.warning("checkpoint of step %d in %s is damaged: %s", candidate, self._where(), error)
                 damaged.append(candidate)
             else:

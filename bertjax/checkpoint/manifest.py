@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from bertjax.errors import comma_list, shortened
 from bertjax.io.atomic import write_json
 from bertjax.io.store import is_plain_name
 
 MANIFEST = "bertjax.json"
+_TABLES = ("meta", "metrics", "state", "files")
 
 
 class DamagedCheckpointError(Exception):
@@ -40,11 +43,17 @@ def write_manifest(folder: Path, item: str, body: dict[str, Any]) -> None:
     write_json(folder / MANIFEST, {"sha256": body_digest(body), "body": body}, fsync=True, sort_keys=True)
 
 
+def steps_in(directory: Path) -> list[int]:
+    """Returns the steps whose checkpoints a directory holds, damaged ones included, in ascending order."""
+    names = [path.name for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
+    return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the body of the manifest, checked against its own digest; array files are not read.
 
     Raises:
-        DamagedCheckpointError: the manifest is missing, unreadable or changed.
+        DamagedCheckpointError: the manifest is missing, unreadable, changed, or of another step than the folder's name.
     """
     try:
         content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -55,8 +64,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedCheckpointError(f"{MANIFEST} cannot be read ({error})") from None
     if body_digest(body) != digest:
         raise DamagedCheckpointError(f"{MANIFEST} was changed after it was written")
-    if not _is_manifest(body):
-        raise DamagedCheckpointError(f"{MANIFEST} is not what bertjax writes, or names a file outside the checkpoint")
+    if not (isinstance(body, dict) and all(isinstance(body.get(name), dict) for name in _TABLES)):
+        raise DamagedCheckpointError(f"{MANIFEST} lacks {comma_list(_TABLES)}")
+    if not all(isinstance(entry, dict) and entry.keys() >= {"size", "sha256"} for entry in body["files"].values()):
+        raise DamagedCheckpointError(f"{MANIFEST} names a file without size and sha256")
+    if not all(map(is_plain_name, body["files"])):
+        raise DamagedCheckpointError(f"{MANIFEST} names a file outside the checkpoint")
+    if not all(isinstance(value, int | float | None) for value in body["metrics"].values()):
+        raise DamagedCheckpointError(f"{MANIFEST} has a metric that is not a number")
+    if not all(isinstance(spec, list) and len(spec) == 2 for spec in body["state"].values()):
+        raise DamagedCheckpointError(f"{MANIFEST} has an array without type and shape")
+    if str(body.get("step")) != folder.name:
+        raise DamagedCheckpointError(f"it is the checkpoint of step {shortened(body.get('step'))}")
     return body
 
 
@@ -79,17 +98,6 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
             if digest != entry["sha256"]:
                 raise DamagedCheckpointError(f"{name} does not hold the bytes that were written")
     return body
-
-
-def _is_manifest(body: Any) -> bool:
-    """Returns whether a body has the parts of one, whoever wrote it, and names plain files of its folder."""
-    groups = ("files", "meta", "metrics", "state")
-    if not isinstance(body, dict) or not all(isinstance(body.get(group), dict) for group in groups):
-        return False
-    return all(
-        is_plain_name(name) and isinstance(entry, dict) and {"size", "sha256"} <= entry.keys()
-        for name, entry in body["files"].items()
-    )
 
 
 def _digest_file(path: Path) -> str:

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 from bertjax.data.tokenizer_io import save_huggingface_tokenizer, save_tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 
 REQUIRES_CONFIG = True
 _SAMPLE = 12
+_SHOWN = 100
 EXAMPLE = "bertjax tokenizer --config bert:base --out tokenizer --config.data.sources='text:corpus/*.txt.gz'"
 
 
@@ -58,9 +59,11 @@ def run(options: argparse.Namespace) -> None:
     if words is not None:
         result = add_words(tokenizer, words)
         tokenizer = result.tokenizer
-        print(
-            f"{len(result.added):,} words added as {result.tokens:,} tokens; {len(result.known):,} were single tokens"
+        known = (
+            f"; {len(result.known):,} were single tokens: {comma_list(result.known, _SAMPLE)}" if result.known else ""
         )
+        added = comma_list(result.added, _SHOWN)
+        print(f"{len(result.added):,} words added as {result.tokens:,} tokens: {added}{known}")
     save_tokenizer(tokenizer, out)
     save_huggingface_tokenizer(tokenizer, out, options.config.data.seq_len)
     print(f"{tokenizer.kind} tokenizer of {tokenizer.size:,} tokens ({tokenizer.family}) in {out}")

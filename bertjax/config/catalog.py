@@ -18,6 +18,9 @@ from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import execute, load_config
 from bertjax.config.phases import list_phases
 
+CATALOG = Path(__file__).with_name("catalog.json")
+"""The facts of the shipped configs, because loading two hundred configs takes ten seconds."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ConfigFacts:
@@ -76,9 +79,15 @@ class ConfigFile:
         return match[1] if match else ""
 
     def facts(self, size: str) -> ConfigFacts:
-        """Returns the facts of one of `sizes`."""
-        name = f"{self.name}:{size}" if size else self.name
-        return _facts(name, load_config(name), size in self.needs_init_from)
+        """Returns the facts of one of `sizes`, of a shipped config from the stored catalog."""
+        return stored_facts().get(self._name(size)) or self.read_facts(size)
+
+    def read_facts(self, size: str) -> ConfigFacts:
+        """Returns the facts of one of `sizes` as the config itself states them; loading one takes a moment."""
+        return _facts(self._name(size), load_config(self._name(size)), size in self.needs_init_from)
+
+    def _name(self, size: str) -> str:
+        return f"{self.name}:{size}" if size else self.name
 
     def as_json(self, size: str) -> Mapping[str, Any]:
         """Returns the facts of one of `sizes` as what JSON can hold."""
@@ -86,9 +95,13 @@ class ConfigFile:
 
 
 @functools.cache
-def parameter_counts() -> Mapping[str, int]:
-    """Returns the parameters of the exported network of every shipped config; a test compares them with its shapes."""
-    return json.loads(Path(__file__).with_name("parameter_counts.json").read_text(encoding="utf-8"))
+def stored_facts() -> Mapping[str, ConfigFacts]:
+    """Returns the facts of every shipped config by name; tests compare them with the configs, and with their shapes."""
+    stored = json.loads(CATALOG.read_text(encoding="utf-8"))
+    return {
+        name: ConfigFacts(name, **values | {key: tuple(values[key]) for key in ("seq_lens", "needs")})
+        for name, values in stored.items()
+    }
 
 
 def config_file(name: str) -> ConfigFile:
@@ -119,7 +132,7 @@ def _facts(name: str, cfg: ConfigDict, needs_init_from: bool) -> ConfigFacts:
     needs += ["objective.distillation.teacher"] if objective.uses_teacher else []
     return ConfigFacts(
         name=name,
-        parameters=parameter_counts().get(name),
+        parameters=stored_facts()[name].parameters if name in stored_facts() else None,
         objective=cfg.task.kind if objective.is_finetuning else cfg.objective.name,
         seq_lens=lengths,
         batch_size=batch_size,

@@ -32,6 +32,17 @@ OBJECTIVES: Registry[Any] = Registry(
     base="bertjax.config.objectives.base:ObjectiveConfig",
     required=("title", "objective_class"),
     prefix="objective",
+    hints={
+        "mlm": "bert roberta spanbert masked masked_lm masked_language_modeling masked_language_modelling",
+        "clm": "gpt gpt2 causal causal_lm causal_language_modeling causal_language_modelling lm",
+        "plm": "xlnet permutation permuted permutation_language_modeling permutation_language_modelling",
+        "rtd": "electra deberta_v3 replaced_token_detection discriminator",
+        "distillation": "distil distill distilbert minilm tinybert kd knowledge_distillation",
+        "contrastive": "simcse simclr infonce",
+        "span_corruption": "t5 spans span_masking",
+        "infilling": "bart denoising text_infilling",
+        "task": "finetune finetuning fine_tuning",
+    },
 )
 
 _FAMILY_MODULES = {
@@ -88,6 +99,14 @@ TASK_KINDS: Registry[Any] = Registry(
     base="bertjax.config.task:TaskKind",
     required=("name", "title", "head", "main_metric", "task_class"),
     prefix="task",
+    hints={
+        "classification": "text_classification sequence_classification sentiment sst2 sst_2 nli mnli qnli rte mrpc qqp "
+        "cola glue multilabel multi_label multilabel_classification",
+        "regression": "sts stsb sts_b similarity score",
+        "tokens": "ner pos conll tagging token_classification chunking",
+        "qa": "squad question_answering extractive_qa",
+        "seq2seq": "translation summarization summarisation text2text generation",
+    },
 )
 
 ATTENTION: Registry[Any] = Registry(

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.errors import UserError
+from bertjax.config.extensions import TASK_KINDS
+from bertjax.errors import UserError, comma_list, plain_name
 
 
 @functools.cache
@@ -74,7 +75,13 @@ def _nearest(spec: str) -> str:
     name = spec.partition(":")[0]
     if Path(f"{name}.py").is_file():
         return f"; did you mean {name}.py{spec[len(name) :]}?"
-    specs = [*shipped_configs()]
-    specs += [f"{name}:{size}" for name, path in shipped_configs().items() for size in sizes_of(path)]
-    near = difflib.get_close_matches(spec.lower().removeprefix("configs/"), specs, n=1)
+    folder, _, last = spec.lower().removeprefix("configs/").rpartition("/")
+    files = {each: path for each, path in shipped_configs().items() if each.startswith(folder)}
+    kind = TASK_KINDS.hints.get(plain_name(last.partition(":")[0]))
+    specs = [*files, *(f"{each}:{size}" for each, path in files.items() for size in sizes_of(path))]
+    by_last = {each.rpartition("/")[2]: each for each in specs}  # what all of a folder share makes nothing nearer
+    near = [each for each in specs if folder and each.endswith(f":{last}")] + [f"finetune/{kind}"] * bool(kind)
+    near = near or [by_last[each] for each in difflib.get_close_matches(last, by_last, n=1)]
+    if folder and files and not near:
+        return f"; there are {comma_list(files)}"
     return f"; did you mean {near[0]}?" if near else ""

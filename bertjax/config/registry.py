@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -32,6 +34,7 @@ class Registry(Mapping[str, T], Generic[T]):
         classes: Whether the objects are classes.
         required: Attributes that an extension must set.
         prefix: Beginning of the group in which an extension declares its settings; "" where it has none.
+        hints: Names with others, separated by blanks, by which people know the same thing; for messages.
     """
 
     def __init__(
@@ -43,9 +46,11 @@ class Registry(Mapping[str, T], Generic[T]):
         classes: bool = True,
         required: Sequence[str] = (),
         prefix: str = "",
+        hints: Mapping[str, str] | None = None,
     ) -> None:
         self.key, self.group, self.builtin, self.base = key, group, dict(builtin), base
         self.classes, self.required, self.prefix = classes, tuple(required), prefix
+        self.hints = {other: name for name, others in (hints or {}).items() for other in others.split()}
         self._loaded: dict[str, T] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -92,7 +97,7 @@ class Registry(Mapping[str, T], Generic[T]):
         entry_points = self._paths().get(name, [])
         path = self.builtin.get(name) or (entry_points[0][0] if entry_points else name)
         if not _PATH.fullmatch(path):
-            require_one_of(self.key, name, tuple(self))
+            require_one_of(self.key, name, tuple(self), self.hints)
         if path not in self._loaded:
             loaded = import_object(path, where)
             if name not in self.builtin:
@@ -216,6 +221,20 @@ def import_subclass(path: str, base: type, where: str, methods: Iterable[str] = 
     return cls
 
 
+def require_settings(cls: type, config: Any, where: str) -> None:
+    """Raises `UserError`, which begins with `where`, if a config lacks settings that its implementation reads."""
+    hints: Mapping[str, Any] = {}
+    with contextlib.suppress(NameError):  # of a class that is imported for type checkers alone
+        hints = typing.get_type_hints(cls)
+    declared = hints.get("config")
+    names = [each.name for each in dataclasses.fields(declared)] if dataclasses.is_dataclass(declared) else []
+    if missing := [name for name in names if not hasattr(config, name)]:
+        raise UserError(
+            f"{where}: {cls.__name__} reads {comma_list(missing, 4)}, which {type(config).__name__} does not declare; "
+            f"derive it from {getattr(declared, '__name__', declared)}"
+        )
+
+
 def accepts(function: Callable[..., Any], example: Callable[..., Any]) -> bool:
     """Returns whether a function can be called with the parameters of another, in their order."""
     parameters = inspect.signature(example).parameters.values()
@@ -249,5 +268,5 @@ class Choices(Sequence[str]):
         if value in self.others:
             return
         if not _PATH.fullmatch(value):
-            require_one_of(key, value, self)
+            require_one_of(key, value, self, self.registry.hints)
         self.registry.load(value, f"{key}={value}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
+from bertjax.data.little_text import cut_documents, hold_out_little
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import iter_documents
 from bertjax.data.text_store import fetch_folder, publish_folder
@@ -76,15 +78,19 @@ class Prepared:
 def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
     """The tokenizer and corpora of a config, from the cache where they are there."""
     require_cache_dir(cfg)
+    for folder in parse.cache_folder(cfg).glob("*/"):
+        atomic.sweep(folder)
     training, held_out = parse.all_sources(cfg), parse.eval_sources(cfg)
     folder, tokenizer = tokenizer_folder(cfg), load_or_train_tokenizer(cfg, say)
     fraction = 0.0 if held_out else cfg.data.eval_fraction
     named = dict(zip(source_names(training), training, strict=True))
-    corpora = {name: _prepare_one(cfg, source, tokenizer, fraction, say) for name, source in named.items()}
+    corpora = {name: _prepare_one(cfg, tokenizer, say, source, fraction) for name, source in named.items()}
     held_named = dict(zip(source_names(held_out), held_out, strict=True))
-    held = {name: _prepare_one(cfg, source, tokenizer, 1.0, say) for name, source in held_named.items()} or corpora
+    held = {name: _prepare_one(cfg, tokenizer, say, source, 1.0) for name, source in held_named.items()}
+    if not held and not any(corpus.splits["eval"].tokens for corpus in corpora.values()):
+        held = hold_out_little(cfg, named, corpora, functools.partial(_prepare_one, cfg, tokenizer, say), say)
     require_same_text(cfg, folder)
-    return join_prepared(cfg, tokenizer, corpora, held)
+    return join_prepared(cfg, tokenizer, corpora, held or corpora)
 
 
 def join_prepared(
@@ -183,7 +189,7 @@ def eval_sets(cfg: ConfigDict, prepared: Prepared, share: ProcessShare | None = 
 def require_held_out(prepared: Prepared) -> None:
     """Raises `UserError` when there is nothing to evaluate on, before a run finds it out at its first evaluation."""
     if not any(corpus.splits["eval"].tokens for corpus in prepared.held_out.values()):
-        raise UserError("no document is held out: raise data.eval_fraction, or give data.eval_sources")
+        raise UserError("no text is held out, because there is too little; give more, or data.eval_sources")
 
 
 def _pipeline(
@@ -292,20 +298,24 @@ def sequences_if_prepared(cfg: ConfigDict) -> int | None:
 
 
 def _prepare_one(
-    cfg: ConfigDict, source: Source, tokenizer: Tokenizer, eval_fraction: float, say: LogFunction
+    cfg: ConfigDict, tokenizer: Tokenizer, say: LogFunction, source: Source, eval_fraction: float, part: str = ""
 ) -> PreparedCorpus:
     from bertjax.data.prepare import corpus_digest, prepare_corpus
     from bertjax.data.progress import TokenizingProgress
     from bertjax.data.sentence_splitter import split_sentences
 
-    content, recipe = content_digest(source, cfg), _recipe(cfg, eval_fraction)
+    def content_of() -> str:
+        return hash_parts(content_digest(source, cfg), part) if part else content_digest(source, cfg)
+
+    content, recipe = content_of(), _recipe(cfg, eval_fraction)
     digest = corpus_digest(content, tokenizer.digest, recipe)
     url = stored_url(cfg, "corpora", digest)
     is_stored = url is not None and fetch_folder(url, parse.cache_folder(cfg) / "corpora" / digest, "meta.json")
     reading = DocumentStats()
+    documents = iter_documents(source, cfg.data.encoding_errors, reading)
     with TokenizingProgress(source, reading, say) as progress:
         corpus = prepare_corpus(
-            iter_documents(source, cfg.data.encoding_errors, reading),
+            cut_documents(documents, part) if part else documents,
             source_name=source.text,
             source_digest=content,
             tokenizer=tokenizer,
@@ -314,7 +324,7 @@ def _prepare_one(
             cache_dir=parse.cache_folder(cfg) / "corpora",
             workers=cfg.data.workers or _cores(),
             dask_scheduler=cfg.data.dask_scheduler,
-            confirm=lambda: content_digest(source, cfg),
+            confirm=content_of,
             progress=progress,
             read_facts=reading.facts,
         )

@@ -127,5 +127,10 @@ def hub_digest(where: str) -> bytes:
 
 def is_held_out(document: str, fraction: float) -> bool:
     """Returns whether a document belongs to the validation split, a function of its text alone."""
+    return held_out_number(document) < fraction * 2**64
+
+
+def held_out_number(document: str) -> int:
+    """Returns the number below 2^64 of a text; documents with the least ones are held out."""
     digest = hashlib.blake2b(document.encode(errors="surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
+    return int.from_bytes(digest, "big")

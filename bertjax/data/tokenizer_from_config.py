@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -128,9 +130,14 @@ def training_documents(cfg: ConfigDict) -> Iterator[str]:
     """Yields the training split only, so that held-out text does not enter the tokenizer."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in parse.all_sources(cfg):
-        filter_ = DocumentFilter(read_group(cfg, FilterConfig), evaluation_text(cfg))
-        saved = filter_.filter_each(iter_documents(source, cfg.data.encoding_errors))
+        saved = kept_documents(source, cfg)
         yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
+
+
+def kept_documents(source: Source, cfg: ConfigDict) -> Iterator[str]:
+    """Yields the documents of a source that the filters keep."""
+    filter_ = DocumentFilter(read_group(cfg, FilterConfig), evaluation_text(cfg))
+    return filter_.filter_each(iter_documents(source, cfg.data.encoding_errors))
 
 
 def evaluation_text(cfg: ConfigDict) -> EvaluationText | None:
@@ -162,13 +169,13 @@ def content_digest(source: Source, cfg: ConfigDict) -> str:
         / "digests"
         / hash_parts(how, source.kind, source.field, sys.version, sys.prefix, stamps)
     )
-    try:
-        return memory.read_text()
-    except FileNotFoundError:
-        digest = hash_parts(how, source_digest(source))
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(memory, digest)
-        return digest
+    with contextlib.suppress(FileNotFoundError):
+        if re.fullmatch(b"[0-9a-f]{64}", known := memory.read_bytes()):
+            return known.decode()
+    digest = hash_parts(how, source_digest(source))
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(memory, digest)
+    return digest
 
 
 def stored_url(cfg: ConfigDict, *names: str) -> str | None:

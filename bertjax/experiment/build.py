@@ -24,7 +24,7 @@ from bertjax.config.objectives import objective_config
 from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import Phase, list_phases
-from bertjax.config.registry import import_subclass
+from bertjax.config.registry import import_subclass, require_settings
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError, comma_list
@@ -179,6 +179,7 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
         teacher = Network(encoder, teacher.heads)
     where = f"objective.name={cfg.objective.name}"
     cls = import_subclass(config.objective_class, Objective, where, ("init", "counts", "loss"))
+    require_settings(cls, config, where)
     built: Objective = cls.build(config, encoders, vocabulary, teacher)
     return built
 

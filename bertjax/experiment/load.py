@@ -81,8 +81,15 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
         return build.unpadded_params(experiment.eval_params(restored.state), experiment.model)
 
     try:
-        chosen = [step] if average_last == 1 else _last_steps(checkpoints, step, average_last)
-        params = average_params(weights(each) for each in chosen)
+        while True:
+            chosen = [step] if average_last == 1 else _last_steps(checkpoints, step, average_last)
+            try:
+                params = average_params(weights(each) for each in chosen)
+                break
+            except UserError:
+                if step is not None or average_last == 1 or set(chosen) <= set(checkpoints.all_steps()):
+                    raise
+            loaded.clear()  # the run has deleted one of them meanwhile
     finally:
         checkpoints.close()
     return StoredRun(

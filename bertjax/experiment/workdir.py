@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest
+from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest, steps_in
 from bertjax.config import parse
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import Setting
@@ -54,7 +54,10 @@ def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Ite
     def acquire() -> str:
         made.extend(folder for folder in (workdir, *workdir.parents) if not folder.exists())
         workdir.mkdir(parents=True, exist_ok=True)
-        return lock.acquire()
+        line = lock.acquire()
+        for folder in (workdir, *(path for path in workdir.iterdir() if path.is_dir() and not path.is_symlink())):
+            atomic.sweep(folder)
+        return line
 
     try:
         try:
@@ -110,8 +113,6 @@ def _has_results(workdir: Path) -> bool:
 def write_config(workdir: Path, cfg: ConfigDict) -> None:
     """Writes config.json, which makes a directory the work directory of this run."""
     workdir.mkdir(parents=True, exist_ok=True)
-    for unfinished in workdir.glob(_UNFINISHED):
-        unfinished.unlink()
     atomic.write_text(workdir / "config.json", to_json(cfg))
 
 
@@ -199,9 +200,7 @@ def has_checkpoints(workdir: Path) -> bool:
 
 def checkpoint_steps(workdir: Path) -> list[int]:
     """Returns the steps of all checkpoints, damaged ones included, in ascending order."""
-    folder = workdir / "checkpoints"
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(name) for name in names if name.isdecimal())
+    return steps_in(workdir / "checkpoints")
 
 
 def parse_checkpoint(value: str) -> tuple[Path, int]:

@@ -184,7 +184,7 @@ class KeyMap:
                     log.warning("%s: %s differs from %s; the former is used", where, copy, original)
                     result[original] = array
         for name, table in self.folded.items():
-            if name in result and table in result:
+            if name in result and table in result and result[name].dtype.kind == "f":
                 result[table] = result[table] + result.pop(name)[0]
                 log.warning("%s: of %s, the first row is part of %s from now on", where, name, table)
         return result
@@ -211,6 +211,8 @@ class _MismatchReport:
         """Returns whether an array has the expected shape and finite numbers; adds a mismatch where not."""
         if array.shape != expected:
             self.add("misshapen", f"{name} {list(array.shape)} instead of {list(expected)}")
+        elif array.dtype.kind != "f":
+            self.add("not floating-point numbers", f"{name} ({array.dtype})")
         elif not np.isfinite(array).all():
             self.add("not finite", name)
         else:

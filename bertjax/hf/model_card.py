@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,7 +126,7 @@ def _introduction(plan: ExportPlan, num_params: int, card: Mapping[str, Any]) ->
     origin = "pretrained with bertjax (JAX)"
     if card.get("task"):
         base = card.get("base_model")
-        origin = f"finetuned from `{_line(base)}`" if base else "trained from random weights"
+        origin = f"finetuned from {_code(base)}" if base else "trained from random weights"
         origin += f" for {_line(card['task'])} with bertjax (JAX)"
     return f"An encoder of class `{plan.architecture}`, {origin}.\n\n{_table('Size', rows)}"
 
@@ -230,5 +232,9 @@ def _text(value: Any) -> str:
 
 
 def _line(value: Any) -> str:
-    """Returns text that stays in its table cell."""
-    return " ".join(str(value).split()).replace("|", "\\|")
+    """Returns text that stays in its table cell and is shown as it is: names of files and labels may hold markup."""
+    return re.sub(r"[\\`*\[\]|]", r"\\\g<0>", html.escape(" ".join(str(value).split()), quote=False))
+
+
+def _code(text: str) -> str:
+    return "`" + " ".join(text.split()).replace("`", "'") + "`"

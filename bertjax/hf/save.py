@@ -33,7 +33,7 @@ from bertjax.hf.safe_files import (
     write_safetensors,
 )
 from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS, write_sidecar
-from bertjax.io.atomic import atomic_folder
+from bertjax.io.atomic import atomic_folder, sweep
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.types import Params
 
@@ -236,7 +236,8 @@ def _tokenizer_files(tokenizer: TokenizerSource | None, config: EncoderConfig) -
 
 
 def require_free(folder: Path, overwrite: bool) -> None:
-    """Raises `UserError` for a folder that an export must not replace."""
+    """Raises `UserError` for a folder that an export must not replace; sweeps what killed exports left of it."""
+    sweep(folder.parent, folder.name)
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -32,8 +33,12 @@ def fill_masks(
     sentences: Sequence[str],
     top_k: int = 5,
     two_streams: bool | None = None,
+    special_tokens: bool = False,
 ) -> list[list[list[MaskPrediction]]]:
     """Predicts every mask of every sentence, each independently while all are masked.
+
+    Probabilities are those among all tokens, as in the `fill-mask` pipeline of `transformers`, which also lists special
+    tokens.
 
     Args:
         model: a model with an MLM head.
@@ -41,6 +46,7 @@ def fill_masks(
         sentences: masks are written [MASK] or <mask>, whatever the model's mask token is.
         top_k: number of tokens per mask.
         two_streams: see `choose_mask_mode`.
+        special_tokens: also list special tokens, such as [UNK].
 
     Returns:
         The most likely tokens, by sentence, mask and rank.
@@ -50,10 +56,13 @@ def fill_masks(
     """
     mode = choose_mask_mode(model, tokenizer.mask_id, two_streams)
     encode_sentences(tokenizer, sentences, model.config.max_position_embeddings)
+    listed = np.arange(min(len(tokenizer.tokens), model.config.vocab_size))  # a model may have more rows than tokens
+    if not special_tokens:
+        listed = np.setdiff1d(listed, tokenizer.special_ids)
     return [
         predictions
         for start in range(0, len(sentences), _BATCH_SIZE)
-        for predictions in _fill_batch(model, tokenizer, sentences[start : start + _BATCH_SIZE], top_k, mode)
+        for predictions in _fill_batch(model, tokenizer, sentences[start : start + _BATCH_SIZE], top_k, mode, listed)
     ]
 
 
@@ -83,7 +92,12 @@ def _with_mask_token(tokenizer: Tokenizer, sentence: str) -> str:
 
 
 def _fill_batch(
-    model: PretrainedModel, tokenizer: Tokenizer, sentences: Sequence[str], top_k: int, mode: MaskMode
+    model: PretrainedModel,
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    top_k: int,
+    mode: MaskMode,
+    listed: np.ndarray,
 ) -> list[list[list[MaskPrediction]]]:
     texts = TextEncoder(tokenizer)([_with_mask_token(tokenizer, sentence) for sentence in sentences])
     # Few shapes to compile: the length is a multiple of 16, the numbers of sentences and masks are powers of two.
@@ -95,14 +109,16 @@ def _fill_batch(
     positions = np.argsort(~masked, axis=1, kind="stable")[:, :num_positions].astype(np.int32)
     logits = np.asarray(masked_token_logits(model, batch, masked, positions, mode))
     return [
-        [_most_likely(each, tokenizer, top_k) for each in logits[index, : masked[index].sum()]]
+        [_most_likely(each, tokenizer, top_k, listed) for each in logits[index, : masked[index].sum()]]
         for index in range(len(sentences))
     ]
 
 
-def _most_likely(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> list[MaskPrediction]:
+def _most_likely(
+    logits: np.ndarray, tokenizer: Tokenizer, top_k: int, listed: Int[np.ndarray, "N"]
+) -> list[MaskPrediction]:
     probabilities = np.asarray(jax.nn.softmax(logits))
-    best = np.argsort(-probabilities, kind="stable")[:top_k]
+    best = listed[np.argsort(-probabilities[listed], kind="stable")[:top_k]]
     return [
         MaskPrediction(tokenizer.decode([int(i)]).strip() or tokenizer.tokens[i], float(probabilities[i])) for i in best
     ]

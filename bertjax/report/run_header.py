@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from bertjax.config.fields import PRESET
+from bertjax.config.presets import PRESETS
 from bertjax.report import sections
 from bertjax.report.page import facts
 from bertjax.report.run_record import RunRecord
 from bertjax.report.scales import NO_VALUE, number
+
+_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
 
 
 def head(run: RunRecord) -> str:
@@ -75,9 +79,17 @@ def _model(run: RunRecord) -> tuple[str, str]:
 
 
 def preset_name(run: RunRecord) -> str:
-    """Returns the preset, "custom" for a model that was configured key by key or read from a folder."""
+    """Returns the preset, "custom" for a model that was configured key by key or read from a folder.
+
+    A model of other sizes than the preset's is not that model: a smoke test of a recipe is "resized".
+    """
     name = run.setting("model.preset")
-    return "custom" if name in (None, "none") else str(name)
+    if name in (None, "none"):
+        return "custom"
+    published = PRESETS.get(str(name), {})
+    chosen = {key: run.setting(f"model.{key}") for key in _SIZES}
+    is_resized = any(value not in (None, PRESET, published.get(key)) for key, value in chosen.items())
+    return f"{name}, resized" if is_resized else str(name)
 
 
 def describe_objective(run: RunRecord) -> str:

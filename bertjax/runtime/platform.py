@@ -23,6 +23,7 @@ from bertjax.io.stderr import silence_stderr
 from bertjax.models.mesh import target_platform
 
 log = logging.getLogger(__name__)
+_FIXED = {"jax_enable_x64": False, "jax_threefry_partitionable": True, "jax_random_seed_offset": 0}
 _ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0", "/dev/kfd")
 
 
@@ -54,11 +55,17 @@ def use_platform(name: str) -> None:
 
 
 def start_backend() -> str:
-    """Starts jax's backend and returns its name.
+    """Starts jax's backend and returns its name; settings of jax that would change weights get their defaults.
 
     Without an accelerator in this machine, what the plugins write to standard error is dropped: libtpu reports four
     errors about a TPU that nobody has.
     """
+    for name, value in _FIXED.items():
+        if jax.config.values[name] != value:
+            log.warning(
+                "%s=%s of jax would change all weights; it is %s here", name.upper(), jax.config.values[name], value
+            )
+            jax.config.update(name, value)
     has_accelerator = any(map(os.path.exists, _ACCELERATORS))
     with contextlib.nullcontext() if has_accelerator else silence_stderr():
         return jax.default_backend()

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.checkpoint.manifest import MANIFEST
+from bertjax.checkpoint.manifest import MANIFEST, body_digest
 from bertjax.errors import UserError
 
 STATE = {"params": {"kernel": jnp.arange(12.0).reshape(3, 4), "bias": jnp.ones(4, jnp.bfloat16)}, "step": jnp.int32(7)}
@@ -93,6 +95,20 @@ def test_a_manifest_that_is_no_manifest_is_damage(saved: Path, text: bytes) -> N
     (copy / "7" / MANIFEST).write_bytes(text)
     with pytest.raises(UserError, match=r"step 7 is damaged|steps 7 are all damaged"):
         Checkpoints(copy, keep=1, read_only=True).restore(ABSTRACT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"files": []}, {"files": {"state/a": 3}}, {"metrics": {"loss": "low"}}, {"state": {"step": 1}}, {"step": 8}],
+)
+def test_a_manifest_of_another_form_is_damage_although_its_digest_is_right(saved: Path, change: dict[str, Any]) -> None:
+    copy = copy_of(saved, "form")
+    body = {**json.loads((copy / "7" / MANIFEST).read_text())["body"], **change}
+    (copy / "7" / MANIFEST).write_text(json.dumps({"body": body, "sha256": body_digest(body)}))
+    reader = Checkpoints(copy, keep=1, best_metric="loss", read_only=True)
+    assert reader.best_step() is None
+    with pytest.raises(UserError, match="damaged"):
+        reader.restore(ABSTRACT)
 
 
 def test_a_manifest_names_plain_files_of_its_step(saved: Path) -> None:

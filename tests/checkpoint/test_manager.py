@@ -226,6 +226,42 @@ def test_damaged_newest_is_set_aside_and_the_one_before_used(
     assert checkpoints.restore(abstract(make_state())).step == 3  # type: ignore[union-attr]
 
 
+def test_the_name_of_a_folder_is_the_step_of_its_checkpoint(tmp_path: Path) -> None:
+    """A copy of step 3 is not step 100, and no other spelling of a number names a step."""
+    checkpoints = saved(tmp_path, (2, 3))
+    for copy in ("100", "0003", "٣", "³"):
+        shutil.copytree(tmp_path / "3", tmp_path / copy)
+    assert checkpoints.all_steps() == [2, 3]
+    with pytest.raises(UserError, match="step 100 is damaged"):
+        checkpoints.restore(abstract(make_state()), 100)
+    restored = checkpoints.restore(abstract(make_state()))
+    assert restored is not None and restored.step == 3
+    assert (tmp_path / "damaged" / "100").is_dir()
+    checkpoints.save(4, make_state(4), {})
+    checkpoints.wait()
+    assert checkpoints.all_steps() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("during", ["verify_checkpoint", "require_same_leaves"])
+def test_a_reader_chooses_again_when_the_run_deletes_its_choice(
+    tmp_path: Path, during: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = saved(tmp_path, (1,), keep=1)
+    original, calls = getattr(manager_module, during), []
+
+    def deleted_meanwhile(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            run.save(2, make_state(2), {})
+            run.wait()
+        return original(*arguments)
+
+    monkeypatch.setattr(manager_module, during, deleted_meanwhile)
+    restored = Checkpoints(tmp_path, keep=1, read_only=True).restore(abstract(make_state()))
+    assert restored is not None and restored.step == 2 and "damaged" not in caplog.text
+    assert_same(restored.state, make_state(2))
+
+
 def test_all_damaged_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, (1, 2))
     for step in (1, 2):

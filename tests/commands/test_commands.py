@@ -16,6 +16,8 @@ from lab import Finished, Lab
 from bertjax.cli import command_parsers, main
 from bertjax.commands.inspect_data import members
 from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.parse import all_sources
+from bertjax.data.tokenizer_from_config import content_digest
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.experiment.load import load_source_model
 from bertjax.io.tree_paths import flatten_tree
@@ -119,7 +121,8 @@ def test_added_words_begin_as_their_old_tokens(
     words.write_text("catheter\n\nthe\ncatheter\nelectrode\n")
     source = f"--config.data.tokenizer={finished.workdir / 'export'}"
     assert lab.run("tokenizer", source, "--add-words", words, "--out", tmp_path / "tokenizer") == 0
-    assert "2 words added as 2 tokens; 1 were single tokens" in capsys.readouterr().out
+    line = "2 words added as 2 tokens: catheter, electrode; 1 were single tokens: the\n"
+    assert line in capsys.readouterr().out
     arguments = [
         f"--config.init_from={finished.workdir}",
         "--config.train.num_steps=1",
@@ -249,23 +252,48 @@ def test_members_of_a_mixture_are_shown_by_themselves() -> None:
     assert members(result["mlm"]) == {"": result["mlm"]}
 
 
-@pytest.mark.parametrize("where", ["/srv/cache/digests", None])
-def test_a_folder_that_may_not_be_written(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str | None
+WHERE = "/srv/cache/digests"
+OF_THE_MACHINE = [
+    (
+        PermissionError(errno.EACCES, "Permission denied", WHERE),
+        f"Permission denied ({WHERE}); grant this user read and write access, or choose another path",
+    ),
+    (
+        FileNotFoundError(errno.ENOENT, "No such file or directory", WHERE),
+        f"No such file or directory ({WHERE}); it was there when the command began, or had to be; restore it, or start "
+        "the same command again",
+    ),
+    (OSError(errno.EIO, "I/O error", WHERE), f"I/O error ({WHERE}); check the disk, and start the same command again"),
+    (
+        MemoryError("8 EiB"),
+        "out of memory (8 EiB); take smaller batches, shorter texts or a smaller model, or a machine with more memory",
+    ),
+    (PermissionError(errno.EACCES, "Permission denied"), None),
+]
+
+
+@pytest.mark.parametrize(("error", "line"), OF_THE_MACHINE)
+def test_errors_of_the_machine_are_one_line_where_they_say_enough(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, line: str | None
 ) -> None:
-    """One line if the folder is known in advance, and complete files if it is not."""
+    def fails(*_: object) -> str:
+        raise error
 
-    def refused(*_: object) -> str:
-        raise PermissionError(errno.EACCES, "Permission denied", where)
-
-    monkeypatch.setattr("bertjax.data.tokenizer_from_config.content_digest", refused)
-    if where is None:
+    monkeypatch.setattr("bertjax.data.tokenizer_from_config.content_digest", fails)
+    if line is None:
         with pytest.raises(PermissionError):
             lab.run("prepare")
         return
     assert lab.run("prepare") == 2
-    error = capsys.readouterr().err
-    assert error == (
-        "bertjax prepare: Permission denied (/srv/cache/digests); grant this user read and write access, or choose "
-        "another path\n"
-    )
+    assert capsys.readouterr().err == f"bertjax prepare: {line}\n"
+
+
+def test_a_digest_that_is_none_is_computed_again(lab: Lab, tmp_path: Path) -> None:
+    cfg = load_config(str(lab.config))
+    cfg.data.cache_dir = str(tmp_path)
+    (source,) = all_sources(cfg)
+    digest = content_digest(source, cfg)
+    (memory,) = (tmp_path / "digests").iterdir()
+    for broken in (b"\xff\xfe", b"", digest[:-1].encode()):
+        memory.write_bytes(broken)
+        assert content_digest(source, cfg) == digest and memory.read_text() == digest

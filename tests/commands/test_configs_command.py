@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
 
 from bertjax.cli import main
-from bertjax.config.catalog import ConfigFile
 from bertjax.config.names import shipped_configs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def facts_once() -> Iterator[None]:
-    """Loads every config once for all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ConfigFile, "facts", functools.cache(ConfigFile.facts))
-        yield
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -40,6 +29,11 @@ def test_the_list_fits_the_terminal(
         *(name for name in shipped_configs() if "/" in name),
     ]
     assert max(map(len, lines)) <= min(columns, 120)
+
+
+def test_the_list_loads_no_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("bertjax.config.catalog.load_config")
+    assert "Sizes and parameters: tiny 4.4M" in printed(capsys)
 
 
 def test_facts_are_those_of_the_config(capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,9 +204,11 @@ def test_more_steps_are_allowed_and_the_schedule_is_reported(
 
 
 def test_nothing_held_out_leaves_no_folder(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    workdir = tmp_path / "new" / "run"
-    assert lab.run("pretrain", "--workdir", workdir, "--config.data.eval_fraction=0.0001") == 2
-    assert "no document is held out: raise data.eval_fraction" in capsys.readouterr().err
+    workdir, text = tmp_path / "new" / "run", tmp_path / "one.txt"
+    text.write_text("Word")
+    arguments = [f"--config.data.sources=text:{text}", f"--config.data.cache_dir={tmp_path / 'cache'}"]
+    assert lab.run("pretrain", "--workdir", workdir, *arguments, "--config.data.eval_fraction=0.0001") == 2
+    assert "no text is held out, because there is too little" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

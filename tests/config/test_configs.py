@@ -1,6 +1,6 @@
 """Every config of `configs/`, at every size: the training step by shapes alone, and published parameter counts.
 
-`python tests/config/test_configs.py` writes the counts that `bertjax configs` prints.
+`python tests/config/test_configs.py` writes the facts that `bertjax configs` prints.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax.config import catalog
-from bertjax.config.catalog import config_files, parameter_counts
+from bertjax.config.catalog import CATALOG, config_files, stored_facts
 from bertjax.config.model import EncoderConfig, differences, encoder_config
 from bertjax.config.overrides import flatten, load_config
 from bertjax.config.parse import check, schedule_config
@@ -30,7 +29,6 @@ from bertjax.objectives.distillation.objective import Distillation
 
 PRETRAINING = [file for file in config_files() if not file.name.startswith("finetune/")]
 SPECS = [f"{file.name}:{size}" if size else file.name for file in PRETRAINING for size in file.sizes]
-COUNTS = Path(catalog.__file__).with_name("parameter_counts.json")
 
 # ForPreTraining, tied weights once (google-research/bert:README.md sizes; counted with Hugging Face's classes).
 PUBLISHED = {
@@ -112,7 +110,7 @@ def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
     if isinstance(experiment.objective, Distillation):
         experiment.frozen = {"teacher": abstract_params(*experiment.objective.teacher)}
     state = experiment.abstract_state()
-    assert count_all(experiment) == parameter_counts()[spec]
+    assert count_all(experiment) == stored_facts()[spec].parameters
     if spec not in ORDINARY and differs_in_sizes_alone(spec):
         return
     with jax.set_mesh(experiment.mesh):
@@ -128,8 +126,14 @@ def count_all(experiment: build.Experiment) -> int:
 
 
 def test_parameter_counts_are_the_published_ones() -> None:
-    assert {size: parameter_counts()[f"bert:{size}"] for size in PUBLISHED} == PUBLISHED
-    assert set(parameter_counts()) == set(SPECS)
+    assert {size: stored_facts()[f"bert:{size}"].parameters for size in PUBLISHED} == PUBLISHED
+    assert {name for name, facts in stored_facts().items() if facts.parameters is not None} == set(SPECS)
+
+
+def test_the_catalog_is_that_of_the_configs() -> None:
+    """`bertjax configs` reads it in place of the configs; the docstring of this file says how to write it."""
+    facts = [file.read_facts(size) for file in config_files() for size in file.sizes]
+    assert {each.name: each for each in facts} == stored_facts()
 
 
 def test_a_decoder_becomes_an_encoder_of_its_sizes(tmp_path: Path) -> None:
@@ -145,9 +149,12 @@ def test_a_decoder_becomes_an_encoder_of_its_sizes(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    counts = {}
-    for each in SPECS:
-        config = load_config(each)
-        vocabulary = placeholder_vocabulary(config.data.vocab_size)
-        counts[each] = count_all(build.make_experiment(config, vocabulary, teacher_of(config)))
-    COUNTS.write_text(json.dumps(counts, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+    lines = []
+    for facts in sorted((file.read_facts(size) for file in config_files() for size in file.sizes), key=str):
+        values = dataclasses.asdict(facts)
+        if values.pop("name") in SPECS:
+            config = load_config(facts.name)
+            vocabulary = placeholder_vocabulary(config.data.vocab_size)
+            values["parameters"] = count_all(build.make_experiment(config, vocabulary, teacher_of(config)))
+        lines.append(f"{json.dumps(facts.name)}: {json.dumps(values)}")
+    CATALOG.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -220,9 +220,13 @@ def test_shipped_configs_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for spec, near in {
         "bert-base": "bert:base",
         "configs/bert:larg": "bert:large",
-        "finetune/clasification": "finetune/",
+        "finetune/clasification": "finetune/classification?",
+        "finetune/multilabel": "finetune/classification?",
+        "ner": "finetune/tokens?",
+        "finetune/summarization": "finetune/seq2seq:summarization?",
     }.items():
         assert file_refusal(spec).startswith(f"there is no config {spec}; did you mean {near}")
+    assert "; there are finetune/classification, finetune/qa, " in file_refusal("finetune/poetry")
     assert file_refusal("configs/bert.py:base").endswith("; bertjax has that of --config bert")
     (tmp_path / "bert.py").write_text("get_config = 3")
     assert file_refusal("bert.py") == "bert.py defines no function get_config()"

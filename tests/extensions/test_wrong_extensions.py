@@ -23,6 +23,7 @@ from bertjax.extensions import AttentionConfig, ObjectiveConfig, SourceKind, Tas
 from bertjax.finetuning.tasks import task_methods
 from bertjax.models.layer import attention_class
 from bertjax.objectives.clm import CausalLanguageModel
+from bertjax.objectives.mlm import MaskedLanguageModel
 
 Define = Callable[..., None]
 
@@ -94,6 +95,10 @@ def implementation(**names: Any) -> type:
         ),
         ({"Implementation": None}, "lacks the method init and counts and loss of Objective"),
         ({}, "mine:Implementation cannot be imported: AttributeError"),
+        (
+            {"Implementation": MaskedLanguageModel},
+            "which Declared does not declare; derive it from MlmConfig",
+        ),
     ],
 )
 def test_wrong_objectives(define: Define, names: dict[str, Any], message: str) -> None:

@@ -77,6 +77,15 @@ def refused(path: Path, message: str) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 900
 
 
+def test_whole_numbers_are_no_weights(folder: Path) -> None:
+    """Buffers are ignored by name; any other tensor of whole numbers would be a cast of who knows what."""
+    tensors = tensors_of(folder) | {"bert.embeddings.position_ids": np.arange(10)[None]}
+    write(folder, tensors)
+    jax.tree.map(np.testing.assert_array_equal, load_pretrained(folder).params, random_params())
+    write(folder, tensors | {QUERY: tensors[QUERY].view(np.int32), WORDS: tensors[WORDS] > 0})
+    refused(folder, rf"do not fit the config: not floating-point numbers: {WORDS} \(bool\), {QUERY} \(int32\)$")
+
+
 def test_the_plain_folder_loads(folder: Path) -> None:
     model = load_pretrained(folder)
     assert model.heads == HEADS

@@ -137,6 +137,20 @@ def test_a_base_model_of_the_hub_is_linked() -> None:
     assert "base_model" not in fronts["tiny-bert"] and "| Base model | tiny-bert |" in cards["tiny-bert"]
 
 
+def test_names_and_labels_are_text_and_no_markup() -> None:
+    labels = ("<script>alert(1)</script>", "a|b", "![x](http://y)", "R&D", "*`_")
+    _, card = card_of("classification", labels)
+    shown = r"&lt;script&gt;alert(1)&lt;/script&gt;, a\|b, !\[x\](http://y), R&amp;D, \*\`_"
+    assert f"| Labels | {shown} |" in card
+    cfg = config_of("classification")
+    cfg.init_from = "runs/<img src=x>`<b>/export"
+    cfg.task.train = ("tsv:</td><h1>.tsv",)
+    facts = model_facts(run_of(cfg, 40, {"tokens": 1}), {})
+    card = render_model_card(plan_export(CONFIG, HEADS["classification"]), 1, facts)
+    assert "finetuned from `<img src=x>'<b>` for" in card and "| Base model | &lt;img src=x&gt;\\`&lt;b&gt; |" in card
+    assert "<h1>" not in card and "`<b>" not in card.replace("\\`", "")
+
+
 def test_nothing_is_invented() -> None:
     card = render_model_card(plan_export(CONFIG, ("pooler",)), 1, None)
     front = yaml.safe_load(card.split("---")[1])

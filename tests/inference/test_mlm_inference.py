@@ -129,7 +129,7 @@ class Words:
         from tokenizers import Tokenizer, models, pre_tokenizers
 
         self.tokens = ["[PAD]", "[UNK]", "the", mask, *[f"w{number}" for number in range(26)]]
-        self.mask_id = MASK
+        self.mask_id, self.special_ids = MASK, (0, 1, MASK)
         self.engine = Tokenizer(models.WordLevel({each: index for index, each in enumerate(self.tokens)}, "[UNK]"))
         self.engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         self.engine.add_special_tokens([mask])
@@ -146,6 +146,18 @@ def test_masks_are_known_by_either_spelling(spelling: str) -> None:
     model, tokenizer = model_of(PLAIN), Words(spelling)
     ways = [fill_masks(model, tokenizer, [f"w1 {mask} w2 {mask} the"], 3) for mask in ("[MASK]", "<mask>", "[mask]")]
     assert ways[0] == ways[1] == ways[2] and [len(mask) for mask in ways[0][0]] == [3, 3]
+
+
+def test_special_tokens_are_listed_only_on_request_and_rows_without_a_token_never() -> None:
+    """The probabilities are those of `transformers`' pipeline: a softmax over all rows, those of special tokens too."""
+    model, tokenizer = model_of(PLAIN), Words("[MASK]")
+    tokenizer.tokens = tokenizer.tokens[:-3]
+    [[everything]] = fill_masks(model, tokenizer, ["the [MASK]"], 100, special_tokens=True)
+    [[words]] = fill_masks(model, tokenizer, ["the [MASK]"], 100)
+    special = {tokenizer.tokens[number] for number in tokenizer.special_ids}
+    assert sorted(each.token for each in everything) == sorted(tokenizer.tokens)
+    assert words == [each for each in everything if each.token not in special]
+    assert 0.5 < sum(each.probability for each in everything) < 1
 
 
 def test_any_number_of_sentences() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,41 @@ def test_an_error_leaves_the_old_folder(tmp_path: Path, failing: str, monkeypatc
             raise OSError("no")
         monkeypatch.setattr(atomic.os, "rename", refuses)
     assert names(folder) == ["old"] and names(tmp_path) == ["folder"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bertjax.io import atomic
+
+folder, rename = Path(sys.argv[1]), os.rename
+
+def kill_between(source, target):
+    if Path(target) == folder / "export":
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(source, target)
+
+os.rename = kill_between
+(folder / "export").mkdir()
+(folder / "export" / "old").touch()
+with atomic.atomic_file(folder / "report.html") as file, atomic.atomic_folder(folder / "half"):
+    file.write(b"half")
+    with atomic.atomic_folder(folder / "export") as temporary:
+        (temporary / "new").touch()
+"""
+
+
+def test_leftovers_of_a_killed_writer_are_swept_and_a_folder_between_its_names_comes_back(tmp_path: Path) -> None:
+    process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert process.returncode == -signal.SIGKILL and len(names(tmp_path)) == 4 and "export" not in names(tmp_path)
+    others = [".a.tmp", ".report.html.01234567.tmp2", "report.html.01234567.tmp"]
+    for name in others:
+        (tmp_path / name).touch()
+    (tmp_path / ".link.01234567.tmp").symlink_to(tmp_path / ".a.tmp")
+    with atomic.atomic_file(tmp_path / "alive"), atomic.atomic_folder(tmp_path / "living") as living:
+        atomic.sweep(tmp_path, "report.html")
+        assert len([name for name in names(tmp_path) if name.startswith(".report.html.")]) == 1
+        atomic.sweep(tmp_path)
+        assert living.is_dir() and len(names(tmp_path)) == len(others) + len(("link", "alive", "living", "export"))
+    assert names(tmp_path / "export") == ["old"]
+    assert {"alive", "living", "export", ".link.01234567.tmp", *others} == set(names(tmp_path))

@@ -14,6 +14,8 @@ import pytest
 
 from bertjax.config import parse
 from bertjax.config.defaults import base_config
+from bertjax.config.extensions import OBJECTIVES as OBJECTIVES_REGISTRY
+from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.objectives import OBJECTIVES, loss_titles, objective_class, objective_config
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.overrides import apply_overrides
@@ -68,6 +70,12 @@ def test_every_objective_says_what_others_ask(name: str) -> None:
 def test_unknown_names_are_refused_with_a_suggestion() -> None:
     with pytest.raises(UserError, match=r"objective\.name must be one of .*did you mean 'mlm'\?"):
         objective_class("mmlm")
+    names = {"electra": "rtd", "Masked-LM": "mlm", "xlnet": "plm", "t5": "span_corruption", "gpt2": "clm"}
+    for other, name in names.items():
+        with pytest.raises(UserError, match=rf"did you mean '{name}'\?"):
+            objective_class(other)
+    for registry in (OBJECTIVES_REGISTRY, TASK_KINDS):
+        assert {*registry.hints.values()} <= {*registry.builtin} and not {*registry.hints} & {*registry.builtin}
     for name, words in {
         "no_such_package:A": "the package no_such_package is not installed",
         "math:no": "cannot be imported",

@@ -27,8 +27,10 @@ from workdirs import (
     write_workdir,
 )
 
+from bertjax.config.overrides import load_config, to_json
 from bertjax.report.page import write_page
 from bertjax.report.render import render, report_page
+from bertjax.report.run_header import preset_name
 from bertjax.report.run_record import RunRecord, columns, read_run
 
 
@@ -263,3 +265,16 @@ def test_ten_thousand_lines_are_drawn_quickly_and_small(tmp_path: Path) -> None:
 def test_old_reports_stay_what_they_are_when_nothing_changed(usual: Path) -> None:
     assert render(usual).read_bytes() == render(usual).read_bytes()
     assert read_run(usual).name == "run"
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("modernbert:smoke", "modernbert-base, resized"),
+        ("modernbert:base", "modernbert-base"),
+        ("bert:mini", "bert-mini"),
+    ],
+)
+def test_a_model_of_other_sizes_does_not_have_the_name_of_its_preset(spec: str, name: str) -> None:
+    config = json.loads(to_json(load_config(spec)))
+    assert preset_name(RunRecord("run", config, {}, [], [], None)) == name

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
@@ -31,6 +32,18 @@ def test_plugins_are_quiet_without_their_hardware(
     monkeypatch.setattr(platform.jax, "default_backend", backend)
     monkeypatch.setattr(platform, "_ACCELERATORS", devices)
     assert platform.start_backend() == "cpu" and capfd.readouterr().err == printed
+
+
+def test_settings_of_jax_that_change_weights_get_their_defaults(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        for name, value in {"jax_enable_x64": True, "jax_random_seed_offset": 3}.items():
+            jax.config.update(name, value)
+        platform.start_backend()
+        assert jnp.asarray(np.ones(2)).dtype == jnp.float32 and not jax.config.values["jax_random_seed_offset"]
+        assert "JAX_ENABLE_X64=True of jax would change all weights" in caplog.text
+    finally:
+        jax.config.update("jax_enable_x64", False)
+        jax.config.update("jax_random_seed_offset", 0)
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
