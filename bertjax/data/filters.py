@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from bertjax.config.filters import SCRIPTS, FilterConfig
+from bertjax.data.words import comparable_words
 
 _NAMES = {"han": "CJK"}  # first word of the Unicode names of its letters, where it is not the name of the script
 _MAX_RUNS = 8
 _MAX_WORDS, _FACTOR = 1 << 20, 0x9E3779B97F4A7C15
 _PERMUTATIONS, _SEED, _RUN = 128, 42, 5
-_UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 class DocumentFilter:
@@ -72,7 +70,7 @@ class DocumentFilter:
 class EvaluationText:
     """Runs of 13 words of evaluation texts, as 64-bit hashes, to find documents that quote them.
 
-    Words are those of `shingles`. Thirteen words are the length of Brown et al. (2020, arXiv:2005.14165, appendix C).
+    Words are those of `comparable_words`. Thirteen words are the length of Brown et al. (2020, arXiv:2005.14165, appendix C).
     Texts of 8 to 12 words are one run; shorter ones are ignored, since they occur by chance.
 
     Attributes:
@@ -107,7 +105,7 @@ class EvaluationText:
         )
 
     def _words(self, text: str) -> np.ndarray:
-        words = _WORDS.findall(text.lower())
+        words = comparable_words(text)
         if len(self._hashes) > _MAX_WORDS:
             self._hashes.clear()
         return np.fromiter(map(self._hashes.__getitem__, words), np.uint64, len(words))
@@ -202,11 +200,8 @@ class NearDuplicateFilter:
 
 
 def shingles(text: str) -> list[str]:
-    """Returns all runs of five words, in lower case without punctuation; a Han, Kana or Thai letter is a word.
-
-    Shorter texts are one run; a text without words has none.
-    """
-    words = _WORDS.findall(text.lower())
+    """Returns all runs of five of the `comparable_words`; a shorter text is one run, one without words has none."""
+    words = comparable_words(text)
     return [" ".join(words[start : start + _RUN]) for start in range(max(len(words) - _RUN + 1, min(len(words), 1)))]
 
 
