@@ -13,6 +13,7 @@ from bertjax.config.filters import SCRIPTS, FilterConfig
 from bertjax.data.words import comparable_words
 
 _NAMES = {"han": "CJK"}  # first word of the Unicode names of its letters, where it is not the name of the script
+_SCRIPTS = {_NAMES.get(script, script.upper()): script for script in SCRIPTS}
 _MAX_RUNS = 8
 _MAX_WORDS, _FACTOR = 1 << 20, 0x9E3779B97F4A7C15
 _PERMUTATIONS, _SEED, _RUN = 128, 42, 5
@@ -70,8 +71,8 @@ class DocumentFilter:
 class EvaluationText:
     """Runs of 13 words of evaluation texts, as 64-bit hashes, to find documents that quote them.
 
-    Words are those of `comparable_words`. Thirteen words are the length of Brown et al. (2020, arXiv:2005.14165, appendix C).
-    Texts of 8 to 12 words are one run; shorter ones are ignored, since they occur by chance.
+    Words are those of `comparable_words`. Thirteen words are the length of Brown et al. (2020, arXiv:2005.14165,
+    appendix C). Texts of 8 to 12 words are one run; shorter ones are ignored, since they occur by chance.
 
     Attributes:
         num_texts, num_ignored: texts, and those of fewer than 8 words.
@@ -216,11 +217,16 @@ def script_share(document: str, scripts: Sequence[str]) -> float:
 @functools.cache
 def _letter_kinds() -> np.ndarray:
     """Returns uint8 [code points]: 0 = not a letter, 1 = other letter, 2.. = letter of one of `SCRIPTS`."""
-    named = {_NAMES.get(script, script.upper()): 2 + number for number, script in enumerate(SCRIPTS)}
+    numbers = {script: 2 + number for number, script in enumerate(SCRIPTS)}
     kinds = np.zeros(0x110000, np.uint8)
     for code in range(0x110000):
         letter = chr(code)
         if letter.isalpha():
-            name = unicodedata.name(letter, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
-            kinds[code] = named.get(name.partition(" ")[0], 1)
+            kinds[code] = numbers.get(script_of(letter), 1)
     return kinds
+
+
+def script_of(character: str) -> str:
+    """Returns which of `SCRIPTS` the name of a letter or mark begins with; empty for others."""
+    name = unicodedata.name(character, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ").partition(" ")[0]
+    return _SCRIPTS.get(name, "")

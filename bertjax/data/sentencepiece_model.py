@@ -205,8 +205,9 @@ def _decoder(spec: ModelSpec) -> Any:
 def is_ambiguous(text: str) -> bool:
     """Returns whether sentencepiece may read a text differently than its translation.
 
-    `tokenizers` normalizes a character with its marks as one, or composes what sentencepiece leaves as it is, keeps a space before a text that begins with one, matches
-    byte tokens by their names, and adds up scores in 64 bits, so that equally good ways to cut "*****" differ.
+    `tokenizers` normalizes a character with its marks as one, or composes what sentencepiece leaves as it is, keeps a
+    space before a text that begins with one, matches byte tokens by their names, and adds up scores in 64 bits, so that
+    equally good ways to cut "*****" differ.
     """
     if text[:1].isspace() or SPACE in text or "<0x" in text or "\r\n" in text or _REPEATS.search(text):
         return True

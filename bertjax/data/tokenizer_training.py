@@ -33,6 +33,8 @@ _COVERAGE = 0.9999  # share of the characters of a corpus that get their own tok
 _WARNED = 0.998  # of the characters; what is unknown beyond that is said
 _MIN_FREQUENCY = 2  # single occurrences are not merged
 _LINE_CHARS = 4000
+_LONGEST_WORD = 100  # characters of a word that WordPiece encodes; longer ones are unknown
+_LONGEST_BPE_WORD = 10_000  # a third of a second
 # "▁" opens every text; in text without spaces it is so rare that it would be unknown
 _UNIGRAM = {"model_type": "unigram", "required_chars": "▁"}
 _LLAMA_BPE = {
@@ -153,7 +155,9 @@ def train_wordpiece(
         limit_alphabet=0,  # no others than the given ones
         show_progress=False,
     )
-    scratch.train_from_iterator(documents, trainer, length=len(documents))
+    scratch.train_from_iterator(
+        _without_endless_words(documents, scratch, _LONGEST_WORD), trainer, length=len(documents)
+    )
     tokens = sorted(scratch.get_vocab().items(), key=lambda item: item[1])
     names = [name for name, _ in tokens] + list(family.last)
     backend = wordpiece_backend(names, family, lowercase)
@@ -162,6 +166,22 @@ def train_wordpiece(
     tokenizer = tokenizers.Tokenizer.from_str(backend.marked.to_str())
     tokenizer.normalizer = scratch.normalizer
     return HuggingFaceBackend(tokenizer.to_str())
+
+
+def _without_endless_words(documents: list[str], tokenizer: Any, longest: int) -> list[str]:
+    """Returns documents without words of more characters, whose training takes time in the square of their length.
+
+    A word ends at marks and ideographs, too: only runs between blanks that hold a longer word are cut.
+    """
+
+    def shorten(run: re.Match[str]) -> str:
+        text = tokenizer.normalizer.normalize_str(run[0])
+        words = [text[start:end] for _, (start, end) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        short = [word for word in words if len(word) <= longest]
+        return run[0] if len(short) == len(words) else " ".join(short)
+
+    long_runs = re.compile(rf"\S{{{longest + 1},}}")
+    return [long_runs.sub(shorten, document) for document in documents]
 
 
 def _alphabet(documents: list[str], normalizer: Any, vocab_size: int, num_special: int) -> list[str]:
@@ -245,7 +265,8 @@ def train_byte_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(documents, trainer, length=len(documents))
+    words = _without_endless_words(documents, tokenizer, _LONGEST_BPE_WORD)
+    tokenizer.train_from_iterator(words, trainer, length=len(words))
     return _with_last_tokens(tokenizer, family)
 
 

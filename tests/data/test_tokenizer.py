@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -452,10 +451,14 @@ def test_rules_that_panic_are_refused(tmp_path: Path, capfd: Any, changes: dict[
 
 
 def test_rules_that_take_too_long_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_probe, "_SECONDS", 0.05)
-    monkeypatch.setattr(tokenizer_probe, "HuggingFaceBackend", lambda text: time.sleep(1))
-    save_huggingface_tokenizer(trained("roberta", "bpe"), tmp_path, 64)
-    with pytest.raises(UserError, match=r"tokenizer\.json: its rules need more than 0 s for a line of text"):
+    """They read an added token for hours when the library builds the tokenizer, and no other thread runs meanwhile."""
+    monkeypatch.setattr(tokenizer_probe, "_SECONDS", 3.0)
+    content = json.loads(trained("roberta", "bpe").engine.to_str())
+    added = {**content["added_tokens"][0], "id": 400, "content": "a" * 400, "normalized": True, "special": False}
+    content["added_tokens"].append(added)
+    content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a|aa){22}b"}, "content": ""}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"tokenizer\.json: its rules need more than 3 s for a line of text"):
         load_tokenizer(tmp_path)
 
 

@@ -1,4 +1,5 @@
 """Words of many scripts, compared with Unicode's own word boundaries (UAX #29), as `regex` finds them."""
+# ruff: noqa: RUF001 - foreign signs are intended
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SENTENCES = (
     "هُوَ مُحَمَّدٌ رَسُولُ ؟",
     "می\u200cخواهم بروم ۔",
     "שָׁלוֹם עֲלֵיכֶם !",
-    'צה"ל ג\'ורג צ׳יפס',
+    "צה\"ל ג'ורג צ׳יפס",
     "Հայերեն լեզու ։",
     "ሰላም ዓለም ።",
     "п'ять м’ята йод",
