@@ -474,22 +474,23 @@ def test_text_in_parts_has_the_ids_of_composed_text(tmp_path: Path, family: str,
     """Here, in a stored folder and in transformers: Korean of a Mac, accents, signs of Hindi and kana."""
     from transformers import AutoTokenizer
 
-    words = "한국어 텍스트는 Übung naïve tiếng Việt Ångström हिंदी क़लम がっこう ガッコウ the cat".split()
+    words = ["한국어", "텍스트는", "Übung", "naïve", "tiếng", "Việt", "Ångström", "हिंदी", "क़लम", "がっこう", "ガッコウ"]
     texts = [" ".join(words[start:] + words[:start]) for start in range(len(words))] * 9
     tokenizer = train_tokenizer(texts, model=model, family=family, vocab_size=330, lowercase=lowercase)
     composed = [ids.tolist() for ids in tokenizer.encode_batch(words)]
     assert [ids.tolist() for ids in tokenizer.encode_batch([nfd(word) for word in words])] == composed
-    assert tokenizer.unk_id not in sum(composed, [])
+    assert not any(tokenizer.unk_id in ids for ids in composed)
+    if model == "unigram":
+        assert tokens_of(tokenizer, "ｶﾞｯｺｳ") == tokens_of(tokenizer, "ガッコウ")
+    if lowercase:
+        return
     save_tokenizer(tokenizer, tmp_path / "ours")
-    assert load_tokenizer(tmp_path / "ours").encode_flat([nfd(texts[0])])[1].tolist() == (
-        tokenizer.encode_flat([texts[0]])[1].tolist()
-    )
+    stored = load_tokenizer(tmp_path / "ours").encode_flat([nfd(texts[0])])[1]
+    assert stored.tolist() == tokenizer.encode_flat([texts[0]])[1].tolist()
     save_huggingface_tokenizer(tokenizer, tmp_path / "theirs", 64)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     for text in (texts[0], nfd(texts[0])):
         assert theirs(text, add_special_tokens=False)["input_ids"] == tokenizer.encode_batch([texts[0]])[0].tolist()
-    if model == "unigram":
-        assert tokens_of(tokenizer, "ｶﾞｯｺｳ") == tokens_of(tokenizer, "ガッコウ")
 
 
 def nfd(text: str) -> str:
