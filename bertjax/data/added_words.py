@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,9 +19,10 @@ from bertjax.data.sentencepiece_model import NewToken, append_tokens
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_backends import HuggingFaceBackend, SentencePieceBackend, fold_added_tokens
 from bertjax.data.vocab_transfer import Spelling
+from bertjax.data.words import runs_of_letters
 from bertjax.errors import UserError, comma_list
 
-_SHOWN = 5
+_SHOWN, _SHORTEST = 5, 3
 
 
 class AddedWords(NamedTuple):
@@ -49,13 +49,14 @@ def split_words(documents: Iterable[str], tokenizer: Tokenizer, count: int) -> l
     """Returns the most frequent words of a text that a tokenizer splits, the most frequent first.
 
     Args:
-        documents: The text. Words are runs of three or more letters.
+        documents: The text. Words are `runs_of_letters` of three or more characters.
         tokenizer: The tokenizer that splits them.
         count: Number of words at most.
     """
     counts = Counter[str]()
     for document in documents:
-        counts.update(re.findall(r"[^\W\d_]{3,}", document.lower() if tokenizer.lowercase else document))
+        text = document.lower() if tokenizer.lowercase else document
+        counts.update(run for run in runs_of_letters(text) if len(run) >= _SHORTEST)
     words = [word for word, _ in counts.most_common()]
     lengths = map(len, tokenizer.encode_batch([f" {word}" for word in words]))
     return [word for word, length in zip(words, lengths, strict=True) if length > 1][:count]

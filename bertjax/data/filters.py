@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from bertjax.config.filters import SCRIPTS, FilterConfig
+from bertjax.data.words import comparable_words
 
 _NAMES = {"han": "CJK"}  # first word of the Unicode names of its letters, where it is not the name of the script
+_SCRIPTS = {_NAMES.get(script, script.upper()): script for script in SCRIPTS}
 _MAX_RUNS = 8
 _MAX_WORDS, _FACTOR = 1 << 20, 0x9E3779B97F4A7C15
 _PERMUTATIONS, _SEED, _RUN = 128, 42, 5
-_UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 class DocumentFilter:
@@ -72,8 +71,8 @@ class DocumentFilter:
 class EvaluationText:
     """Runs of 13 words of evaluation texts, as 64-bit hashes, to find documents that quote them.
 
-    Words are those of `shingles`. Thirteen words are the length of Brown et al. (2020, arXiv:2005.14165, appendix C).
-    Texts of 8 to 12 words are one run; shorter ones are ignored, since they occur by chance.
+    Words are those of `comparable_words`. Thirteen words are the length of Brown et al. (2020, arXiv:2005.14165,
+    appendix C). Texts of 8 to 12 words are one run; shorter ones are ignored, since they occur by chance.
 
     Attributes:
         num_texts, num_ignored: texts, and those of fewer than 8 words.
@@ -107,7 +106,7 @@ class EvaluationText:
         )
 
     def _words(self, text: str) -> np.ndarray:
-        words = _WORDS.findall(text.lower())
+        words = comparable_words(text)
         if len(self._hashes) > _MAX_WORDS:
             self._hashes.clear()
         return np.fromiter(map(self._hashes.__getitem__, words), np.uint64, len(words))
@@ -202,11 +201,8 @@ class NearDuplicateFilter:
 
 
 def shingles(text: str) -> list[str]:
-    """Returns all runs of five words, in lower case without punctuation; a Han, Kana or Thai letter is a word.
-
-    Shorter texts are one run; a text without words has none.
-    """
-    words = _WORDS.findall(text.lower())
+    """Returns all runs of five of the `comparable_words`; a shorter text is one run, one without words has none."""
+    words = comparable_words(text)
     return [" ".join(words[start : start + _RUN]) for start in range(max(len(words) - _RUN + 1, min(len(words), 1)))]
 
 
@@ -221,11 +217,16 @@ def script_share(document: str, scripts: Sequence[str]) -> float:
 @functools.cache
 def _letter_kinds() -> np.ndarray:
     """Returns uint8 [code points]: 0 = not a letter, 1 = other letter, 2.. = letter of one of `SCRIPTS`."""
-    named = {_NAMES.get(script, script.upper()): 2 + number for number, script in enumerate(SCRIPTS)}
+    numbers = {script: 2 + number for number, script in enumerate(SCRIPTS)}
     kinds = np.zeros(0x110000, np.uint8)
     for code in range(0x110000):
         letter = chr(code)
         if letter.isalpha():
-            name = unicodedata.name(letter, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
-            kinds[code] = named.get(name.partition(" ")[0], 1)
+            kinds[code] = numbers.get(script_of(letter), 1)
     return kinds
+
+
+def script_of(character: str) -> str:
+    """Returns which of `SCRIPTS` the name of a letter or mark begins with; empty for others."""
+    name = unicodedata.name(character, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ").partition(" ")[0]
+    return _SCRIPTS.get(name, "")

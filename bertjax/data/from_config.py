@@ -23,6 +23,7 @@ from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
 from bertjax.data.little_text import cut_documents, hold_out_little
+from bertjax.data.corpus_report import losses
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import iter_documents
 from bertjax.data.text_store import fetch_folder, publish_folder
@@ -339,7 +340,7 @@ def _prepare_one(
         say(f"tokenised {source.text}: {', '.join(parts)}")
         if (evaluation := recipe.evaluation) is not None and evaluation.num_ignored:
             say(f"  {evaluation.num_ignored:,} of {evaluation.num_texts:,} evaluation texts ignored: less than 8 words")
-        for line in losses(corpus):
+        for line in losses(corpus, tokenizer):
             say(f"  {line}")
     return corpus
 
@@ -356,44 +357,6 @@ def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
     return CorpusRecipe(eval_fraction, filters, shard_tokens=cfg.data.shard_tokens, evaluation=evaluation_text(cfg))
 
 
-DROPPED_DOCUMENTS = {
-    "empty": "empty documents",
-    "duplicates": "documents left out, whose text came before (data.deduplicate)",
-    "near_duplicates": "documents left out, nearly equal to one before (data.near_duplicates)",
-    "contaminated": "documents left out, which quote evaluation text (data.decontaminate)",
-    "too_short": "documents left out, shorter than data.min_chars",
-    "too_long": "documents left out, longer than data.max_chars",
-    "other_script": "documents left out, mostly in other scripts than data.scripts",
-    "cut": "gigantic documents cut into several",
-    "invalid_lines": "lines with invalid UTF-8, replaced by U+FFFD",
-    "control_characters": "control characters removed",
-}
-
-
-def losses(corpus: PreparedCorpus) -> list[str]:
-    """Returns one line per kind of document that a prepared corpus dropped or changed."""
-    lines = [f"{corpus.facts[name]:,} {text}" for name, text in DROPPED_DOCUMENTS.items() if corpus.facts.get(name)]
-    dropped = sum(size.dropped_documents for size in corpus.splits.values())
-    return lines + ([f"{dropped:,} documents left out, without a token"] if dropped else [])
-
-
 def total_tokens(prepared: Prepared) -> int:
     """Tokens of the training split of all sources."""
     return int(np.sum([corpus.splits["train"].tokens for corpus in prepared.training.values()]))
-
-
-def few_rows_warning(cfg: ConfigDict, prepared: Prepared, rows: int) -> list[str]:
-    """Returns a warning if most of the text is in no sequence of an epoch.
-
-    Args:
-        cfg: Config of the run.
-        prepared: Its corpora.
-        rows: Sequences per epoch by source.
-    """
-    reached = rows * cfg.data.seq_len / total_tokens(prepared)
-    if reached >= 0.5:
-        return []
-    return [
-        f"warning: the sequences of an epoch hold only {100 * reached:.0f} % of the tokens. Sentence pairs need "
-        "documents of several sentences: is every sentence a document of its own (text: splits at blank lines)?"
-    ]

@@ -6,6 +6,7 @@ documents form a part depends on the documents alone, so an interrupted corpus e
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import zipfile
@@ -17,6 +18,7 @@ import numpy as np
 
 from bertjax.data.corpus import SPLITS, offsets
 from bertjax.data.counter_rng import IntArray
+from bertjax.data.text_check import TextCheck, join_checks
 from bertjax.data.tokenize_documents import TokenizedDocuments
 from bertjax.io.atomic import atomic_file
 
@@ -41,7 +43,7 @@ class PartStore:
     def __init__(self, folder: Path, max_document_tokens: int) -> None:
         self.folder = folder
         self._max_document_tokens = max_document_tokens
-        self._waiting: list[tuple[TokenizedDocuments, np.ndarray]] = []
+        self._waiting: list[tuple[TokenizedDocuments, np.ndarray, TextCheck]] = []
         self._characters = 0
         self.documents = self._count = 0
         for unfinished in folder.glob("*.tmp"):
@@ -56,15 +58,16 @@ class PartStore:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, encoded: TokenizedDocuments, held_out: np.ndarray, characters: int) -> None:
+    def add(self, encoded: TokenizedDocuments, held_out: np.ndarray, characters: int, check: TextCheck) -> None:
         """Adds a batch.
 
         Args:
             encoded: Token ids of the batch.
             held_out: bool [documents], true sends a document to eval.
             characters: Characters of the batch.
+            check: What the tokens lack of its text.
         """
-        self._waiting.append((encoded, held_out))
+        self._waiting.append((encoded, held_out, check))
         self._characters += characters
         if self._characters >= CHARACTERS_PER_PART:
             self.flush()
@@ -73,11 +76,11 @@ class PartStore:
         """Writes what waits; only the last part is shorter than the others."""
         if not self._waiting:
             return
-        encoded = TokenizedDocuments(
-            *(np.concatenate(arrays) for arrays in zip(*(e for e, _ in self._waiting), strict=True))
-        )
-        held_out = np.concatenate([held for _, held in self._waiting])
-        arrays: dict[str, Any] = {"documents": np.array(len(held_out))}
+        batches, held, checks = zip(*self._waiting, strict=True)
+        encoded = TokenizedDocuments(*(np.concatenate(arrays) for arrays in zip(*batches, strict=True)))
+        held_out = np.concatenate(held)
+        check = json.dumps(join_checks(checks)._asdict())
+        arrays: dict[str, Any] = {"documents": np.array(len(held_out)), "check": np.array(check)}
         for name, chosen in (("train", ~held_out), ("eval", held_out)):
             split = _chosen(encoded, chosen, self._max_document_tokens)
             arrays |= {f"{name}_{field}": np.asarray(value) for field, value in split._asdict().items()}
@@ -101,6 +104,14 @@ class PartStore:
                     )
                     for name in SPLITS
                 }
+
+    def check(self) -> TextCheck:
+        """Returns what the tokens of all parts lack; parts of an earlier release do not say it."""
+        checks = []
+        for number in range(self._count):
+            with np.load(self._path(number), allow_pickle=False) as file:
+                checks += [TextCheck(**json.loads(str(file["check"])))] if "check" in file else []
+        return join_checks(checks)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.npz"

@@ -28,6 +28,7 @@ from bertjax.data.filters import DocumentFilter, EvaluationText
 from bertjax.data.parts import LockedWorkdir, PartStore
 from bertjax.data.sources import is_held_out
 from bertjax.data.split_writer import SplitWriter
+from bertjax.data.text_check import TextCheck, check_batch
 from bertjax.data.tokenize_documents import (
     DocumentError,
     Splitter,
@@ -53,13 +54,18 @@ SECONDS_TO_ABANDON_PARTS = 7 * SECONDS_TO_ABANDON
 
 
 class PreparedCorpus(NamedTuple):
-    """A complete folder; `reused` is True when it was there already, `facts` counts what became of the documents."""
+    """A complete folder; `reused` is True when it was there already, `facts` counts what became of the documents.
+
+    `unknown` is the number of unknown tokens, None in a folder of an earlier release; `check` samples what is lost.
+    """
 
     folder: Path
     digest: str
     splits: Mapping[str, SplitSize]
     reused: bool
     facts: Mapping[str, int] = MappingProxyType({})
+    unknown: int | None = None
+    check: TextCheck = TextCheck()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,14 +170,15 @@ def prepare_corpus(
             position.remove()
             raise UserError(f"the text of {source_name} changed while it was being tokenised; start again")
         with atomic_folder(folder, replace=False) as temporary:
-            splits, shards, counts = _write(temporary, parts, tokenizer, digest, recipe.shard_tokens)
+            splits, shards, counts, unknown = _write(temporary, parts, tokenizer, digest, recipe.shard_tokens)
             facts = {**read_facts(), **filter_.num_dropped, "kept": parts.documents}
             if not splits["eval" if recipe.eval_fraction >= 1 else "train"].tokens:
                 position.remove()
                 raise UserError(_why_empty(source_name, facts))
             np.save(temporary / "counts.npy", counts)
             sizes = {name: size._asdict() for name, size in splits.items()}
-            _write_meta(temporary, made_of | {"splits": sizes, "facts": facts, "shards": shards})
+            lost = {"unknown": unknown, "check": parts.check()._asdict()}
+            _write_meta(temporary, made_of | {"splits": sizes, "facts": facts, "shards": shards} | lost)
             if folder.exists() and find_damage(folder) is not None:
                 shutil.rmtree(folder)
         position.remove()
@@ -220,7 +227,7 @@ def _fill(
             first += len(saved)
 
     for batch, encoded in encoder.map(todo()):
-        parts.add(encoded, batch.held_out, batch.characters)
+        parts.add(encoded, batch.held_out, batch.characters, check_batch(batch.documents, encoded, encoder.tokenizer))
         size += batch.bytes
         if progress is not None:
             progress(batch.first + len(batch.documents), size)
@@ -244,7 +251,7 @@ class _Encoder:
         dask_scheduler: str | None,
         source_name: str,
     ) -> None:
-        self._tokenizer, self._split_sentences = tokenizer, split_sentences
+        self.tokenizer, self._split_sentences = tokenizer, split_sentences
         self._workers, self._dask_scheduler, self._source_name = workers, dask_scheduler, source_name
 
     def map(self, results: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
@@ -256,7 +263,7 @@ class _Encoder:
                 return
             characters += batch.characters
             try:
-                yield batch, tokenize_documents(batch.documents, self._tokenizer, self._split_sentences)
+                yield batch, tokenize_documents(batch.documents, self.tokenizer, self._split_sentences)
             except DocumentError as error_text:
                 raise self._explain(batch, error_text) from error_text
 
@@ -291,10 +298,10 @@ class _Encoder:
         if self._dask_scheduler is None:
             from bertjax.data.workers import WorkerPool
 
-            return WorkerPool(self._tokenizer, self._workers)
+            return WorkerPool(self.tokenizer, self._workers)
         from bertjax.data.dask_pool import DaskPool
 
-        return DaskPool(self._tokenizer, self._dask_scheduler)
+        return DaskPool(self.tokenizer, self._dask_scheduler)
 
     def _explain(self, batch: _Batch, error: DocumentError) -> UserError:
         text = " ".join(batch.documents[error.index][:200].split())[:60]
@@ -306,17 +313,18 @@ class _Encoder:
 
 def _write(
     folder: Path, parts: PartStore, tokenizer: Tokenizer, digest: str, shard_tokens: int
-) -> tuple[dict[str, SplitSize], dict[str, list[CorpusShard]], np.ndarray]:
-    """Writes both splits as datasets from the parts; returns their sizes, their shards, and counts of train [V]."""
+) -> tuple[dict[str, SplitSize], dict[str, list[CorpusShard]], np.ndarray, int]:
+    """Writes both splits from the parts; returns their sizes and shards, counts of train [V], and unknown tokens."""
     dtype = id_type(tokenizer.size)
     writers = {name: SplitWriter(folder, name, dtype, f"{digest}-{name}", shard_tokens) for name in SPLITS}
-    counts = np.zeros(tokenizer.size, dtype=np.int64)
+    counts, unknown = np.zeros(tokenizer.size, dtype=np.int64), 0
     for part in parts:
         for name, split in part.items():
             writers[name].add(split)
+            unknown += int((split.ids == tokenizer.unk_id).sum())
         counts += np.bincount(part["train"].ids, minlength=len(counts))
     sizes = {name: writer.finish() for name, writer in writers.items()}
-    return sizes, {name: writer.shards for name, writer in writers.items()}, counts
+    return sizes, {name: writer.shards for name, writer in writers.items()}, counts, unknown
 
 
 def _why_empty(source_name: str, facts: Mapping[str, int]) -> str:
@@ -357,4 +365,5 @@ def describe_corpus(folder: Path, *, reused: bool = True) -> PreparedCorpus:
     """Returns the description of a complete corpus from its metadata."""
     meta = read_meta(folder)
     splits = {name: SplitSize(**meta["splits"][name]) for name in SPLITS}
-    return PreparedCorpus(folder, folder.name, splits, reused, meta.get("facts", {}))
+    check = TextCheck(**meta.get("check", {}))
+    return PreparedCorpus(folder, folder.name, splits, reused, meta.get("facts", {}), meta.get("unknown"), check)

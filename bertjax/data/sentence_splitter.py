@@ -1,9 +1,11 @@
-"""Sentences of English and Chinese text, good enough for pairs of segments (NSP, SOP)."""
+"""Sentences, good enough for pairs of segments (NSP, SOP): full stops by rules of English, other ends by Unicode."""
 # ruff: noqa: SIM905, RUF001 - word lists read better as words, and Chinese stops are meant
 
 from __future__ import annotations
 
 import re
+
+import regex
 
 _CLOSERS = r"[\"'”’»)\]}」』）》】〉]*+"
 _CJK = "\u2e80-\u303f\u3041-\u33ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff60\U00020000-\U0003ffff"
@@ -30,15 +32,21 @@ _SHORTENED = frozenset(
     "jr sr inc ltd co corp bros dept univ assn ave blvd rd est min max figs eqs vols pp eds jan feb apr jun jul "
     "aug sep sept oct nov dec ph.d m.d b.a m.a".split()
 )
-# Chinese and Japanese stops end a sentence at once, Western ones only before whitespace (so 3.14, URLs and names stay
-# whole) or, for ! and ?, before a Chinese character. The pattern begins with a plain set of characters, not with the
-# alternatives: `re` then runs through the text at ten times the speed. The empty group is matched by the usual end,
-# which needs no further check: a full stop before a capital, and after four digits, a closed quotation or four small
-# letters that no short form and no Roman number ends with.
+_STOPS = "。！？；｡"
+# Ends of all other scripts, such as the danda of Hindi: Unicode's Sentence_Terminal
+_ENDS = "".join(regex.findall(rf"(?V1)[\p{{SB=STerm}}--[!?{_STOPS}]]", "".join(map(chr, range(0x20000)))))
+# These and the stops of Chinese and Japanese end a sentence at once, Western ones only before whitespace (so 3.14, URLs
+# and names stay whole) or, for ! and ?, before a Chinese character. The pattern begins with a plain set of characters,
+# not with the alternatives, and of the second plane with one range: `re` then runs through the text at ten times the
+# speed. The empty group is matched by the usual end, which needs no further check: a full stop before a capital, and
+# after four digits, a closed quotation or four small letters that no short form and no Roman number ends with.
+_FAR = [end for end in _ENDS if end > "\uffff"]
 _DOUBTFUL = "|".join(sorted({word[-4:] for word in _TITLES | _SHORTENED if word[-4:].isalpha() and len(word) >= 4}))
 _STOP = re.compile(
-    rf"[.!?…。！？；｡](?:(?<=(?:[a-z]{{4}}|[0-9]{{4}}|[a-z]{{3}}[\"”])\.)(?= [A-Z])(?<!(?:{_DOUBTFUL}|[ivx]{{4}})\.)()"
-    rf"|(?<=[。！？；｡])[。！？；｡]*{_CLOSERS}"
+    rf"[.!?…{_STOPS}{_ENDS[: -len(_FAR)]}{_FAR[0]}-{_FAR[-1]}]"
+    rf"(?:(?<=(?:[a-z]{{4}}|[0-9]{{4}}|[a-z]{{3}}[\"”])\.)(?= [A-Z])(?<!(?:{_DOUBTFUL}|[ivx]{{4}})\.)()"
+    rf"|(?<=[{_STOPS}])[{_STOPS}]*{_CLOSERS}"
+    rf"|(?<=[{_ENDS}])[{_ENDS}!?.…]*+{_CLOSERS}"
     rf"|(?<=[!?])(?<![!?].)[!?]*+{_CLOSERS}(?=[{_CJK}])"
     rf"|(?<=[.!?…])(?<![.!?…].)[.!?…]*+{_CLOSERS}(?=\s))",
     re.DOTALL,

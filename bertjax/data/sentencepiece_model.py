@@ -24,6 +24,7 @@ _USER_DEFINED_SCORE = -0.1  # sentencepiece prefers them to everything
 _BYTE_SCORE = 8.0  # times the lowest score: bytes are for unknown characters, never for the text "<0x41>"
 _REPEATS = re.compile(r"(.)(.?)\1\2\1")  # aaa, ababa
 _CHECKED = 100
+_COMPOSING = b"bertjax: NFC, table, NFC"  # name of rules; sentencepiece reads no more than their table
 _SENTENCES = (
     "The quick brown fox jumps over 13 lazy dogs.",
     "two  spaces,   three, and an end  ",
@@ -46,6 +47,7 @@ class ModelSpec:
         trims_spaces: spaces at both ends are removed and runs of them become one.
         escapes_spaces: tokens hold `▁` for spaces.
         spaces_end_words: spaces belong to the word before.
+        composes: text is composed (NFC) before and after these rules, as in the models that bertjax trains.
     """
 
     kind: str
@@ -58,6 +60,7 @@ class ModelSpec:
     trims_spaces: bool
     escapes_spaces: bool
     spaces_end_words: bool
+    composes: bool = False
 
     @property
     def always_opens_word(self) -> bool:
@@ -96,7 +99,7 @@ def read_spec(model: bytes) -> ModelSpec:
         elif number == 2:
             trainer = dict(_fields(value))
         elif number == 3:
-            normalizer = dict(_fields(value))
+            normalizer |= dict(_fields(value))
     names, scores, types = zip(*tokens, strict=True)
     return ModelSpec(
         kind=_KINDS[trainer.get(3, 1)],
@@ -109,6 +112,7 @@ def read_spec(model: bytes) -> ModelSpec:
         trims_spaces=bool(normalizer.get(4, 1)),
         escapes_spaces=bool(normalizer.get(5, 1)),
         spaces_end_words=bool(trainer.get(24, 0)),
+        composes=normalizer.get(1) == _COMPOSING,
     )
 
 
@@ -175,7 +179,9 @@ def _normalizer(spec: ModelSpec, folding: Any | None) -> Any:
     from tokenizers import Regex, normalizers
 
     steps = [folding] if folding is not None else []
-    steps += [normalizers.Precompiled(spec.table)] if spec.table else []
+    composing = [normalizers.NFC()] if spec.composes else []
+    table = [normalizers.Precompiled(spec.table)] if spec.table else []
+    steps += [*composing, *table, *(composing if table else [])]
     if spec.trims_spaces:
         steps += [normalizers.Replace(Regex(" {2,}"), " ")]
     steps += [normalizers.Replace(" ", SPACE)]
@@ -199,8 +205,9 @@ def _decoder(spec: ModelSpec) -> Any:
 def is_ambiguous(text: str) -> bool:
     """Returns whether sentencepiece may read a text differently than its translation.
 
-    `tokenizers` normalizes a character with its marks as one, keeps a space before a text that begins with one, matches
-    byte tokens by their names, and adds up scores in 64 bits, so that equally good ways to cut "*****" differ.
+    `tokenizers` normalizes a character with its marks as one, or composes what sentencepiece leaves as it is, keeps a
+    space before a text that begins with one, matches byte tokens by their names, and adds up scores in 64 bits, so that
+    equally good ways to cut "*****" differ.
     """
     if text[:1].isspace() or SPACE in text or "<0x" in text or "\r\n" in text or _REPEATS.search(text):
         return True
@@ -209,8 +216,8 @@ def is_ambiguous(text: str) -> bool:
 
 @functools.cache
 def _marks() -> re.Pattern[str]:
-    """Returns a pattern of the characters that Unicode segmentation joins to others."""
-    codes = itertools.chain(range(0x80, 0x20000), range(0xE0000, 0xE0200))  # between them are ideographs
+    """Returns a pattern of the characters that Unicode segmentation joins to others, or NFC changes."""
+    codes = itertools.chain(range(0x80, 0x20000), range(0x2F800, 0x2FA20), range(0xE0000, 0xE0200))  # not ideographs
     return re.compile(f"[{''.join(chr(code) for code in codes if _joins(code))}]")
 
 
@@ -219,6 +226,7 @@ def _joins(code: int) -> bool:
     return (
         code in (0xE33, 0xEB3, 0xFF9E, 0xFF9F)  # Thai and Lao AM, halfwidth sound marks
         or unicodedata.category(chr(code)) in ("Mn", "Me", "Mc", "Cf")
+        or not unicodedata.is_normalized("NFC", chr(code))
         or any(first <= code <= last for first, last in ranges)
     )
 
@@ -247,6 +255,15 @@ def append_tokens(model: bytes, token_list: Sequence[NewToken]) -> bytes:
     Tokens are a repeated field of the message, and protocol buffers append later repetitions.
     """
     return model + b"".join(_record(_message(token)) for token in token_list)
+
+
+def compose_text(model: bytes) -> bytes:
+    """Returns a sentencepiece model whose translation composes text (`ModelSpec.composes`).
+
+    Without it, `tokenizers` leaves Korean in single letters, half-width kana apart from their sound marks, and loses
+    the second of two marks.
+    """
+    return model + _record(_record(_COMPOSING), 3)  # protocol buffers merge a repeated message into the first
 
 
 def order_tokens(model: bytes, first: Sequence[str], last: Sequence[str] = (), without: Collection[str] = ()) -> bytes:

@@ -97,6 +97,9 @@ class ShardedFormat(ExampleFormat):
         count = sum(self._count(epoch % self.num_draws, number) for number in sample)
         return round(count * (sum(self._tokens) / max(tokens, 1)))
 
+    def first_part(self) -> ExampleFormat:
+        return self._formats.get(0)
+
     def plan_ahead(self, epoch: int) -> None:
         self._planned.start((epoch, 0))
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from bertjax.data.sentencepiece_model import NewToken, append_tokens
+from bertjax.data.sentencepiece_model import NewToken, append_tokens, compose_text
 from bertjax.data.special_tokens import TokenizerFamily, family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_backends import (
@@ -33,6 +33,8 @@ _COVERAGE = 0.9999  # share of the characters of a corpus that get their own tok
 _WARNED = 0.998  # of the characters; what is unknown beyond that is said
 _MIN_FREQUENCY = 2  # single occurrences are not merged
 _LINE_CHARS = 4000
+_LONGEST_WORD = 100  # characters of a word that WordPiece encodes; longer ones are unknown
+_LONGEST_BPE_WORD = 10_000  # a third of a second
 # "▁" opens every text; in text without spaces it is so rare that it would be unknown
 _UNIGRAM = {"model_type": "unigram", "required_chars": "▁"}
 _LLAMA_BPE = {
@@ -143,6 +145,8 @@ def train_wordpiece(
 
     scratch = tokenizers.Tokenizer(models.WordPiece(unk_token=family.roles["unk"]))
     bert_pipeline(scratch, lowercase)
+    if not lowercase:
+        scratch.normalizer = _composing([scratch.normalizer])
     inputs = [*family.first, *_alphabet(documents, scratch.normalizer, vocab_size, len(family.special))]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size - len(family.last),
@@ -151,10 +155,33 @@ def train_wordpiece(
         limit_alphabet=0,  # no others than the given ones
         show_progress=False,
     )
-    scratch.train_from_iterator(documents, trainer, length=len(documents))
+    scratch.train_from_iterator(
+        _without_endless_words(documents, scratch, _LONGEST_WORD), trainer, length=len(documents)
+    )
     tokens = sorted(scratch.get_vocab().items(), key=lambda item: item[1])
     names = [name for name, _ in tokens] + list(family.last)
-    return wordpiece_backend(names, family, lowercase)
+    backend = wordpiece_backend(names, family, lowercase)
+    if lowercase:  # which decomposes text to strip its accents
+        return backend
+    tokenizer = tokenizers.Tokenizer.from_str(backend.marked.to_str())
+    tokenizer.normalizer = scratch.normalizer
+    return HuggingFaceBackend(tokenizer.to_str())
+
+
+def _without_endless_words(documents: list[str], tokenizer: Any, longest: int) -> list[str]:
+    """Returns documents without words of more characters, whose training takes time in the square of their length.
+
+    A word ends at marks and ideographs, too: only runs between blanks that hold a longer word are cut.
+    """
+
+    def shorten(run: re.Match[str]) -> str:
+        text = tokenizer.normalizer.normalize_str(run[0])
+        words = [text[start:end] for _, (start, end) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        short = [word for word in words if len(word) <= longest]
+        return run[0] if len(short) == len(words) else " ".join(short)
+
+    long_runs = re.compile(rf"\S{{{longest + 1},}}")
+    return [long_runs.sub(shorten, document) for document in documents]
 
 
 def _alphabet(documents: list[str], normalizer: Any, vocab_size: int, num_special: int) -> list[str]:
@@ -207,6 +234,13 @@ def _continues(letter: str) -> bool:
     return not unicodedata.category(letter).startswith("P") and not any(a <= code <= b for a, b in _CHINESE)
 
 
+def _composing(steps: list[Any]) -> Any:
+    """Returns a normalizer that composes text first (NFC): file systems and keyboards also give it in parts."""
+    from tokenizers import normalizers
+
+    return normalizers.Sequence([normalizers.NFC(), *steps])
+
+
 def train_byte_bpe(
     documents: list[str], family: TokenizerFamily, vocab_size: int, lowercase: bool
 ) -> HuggingFaceBackend:
@@ -221,10 +255,7 @@ def train_byte_bpe(
     if vocab_size < least:
         raise _too_small(vocab_size, least)
     tokenizer = tokenizers.Tokenizer(models.BPE())
-    steps: list[Any] = [normalizers.NFC()] if not family.first else []  # ModernBERT composes accents
-    steps += [normalizers.Lowercase()] if lowercase else []
-    if steps:
-        tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.normalizer = _composing([normalizers.Lowercase()] if lowercase else [])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -234,7 +265,8 @@ def train_byte_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(documents, trainer, length=len(documents))
+    words = _without_endless_words(documents, tokenizer, _LONGEST_BPE_WORD)
+    tokenizer.train_from_iterator(words, trainer, length=len(words))
     return _with_last_tokens(tokenizer, family)
 
 
@@ -260,8 +292,8 @@ def train_wordlevel(
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=family.roles["unk"]))
-    if lowercase:
-        tokenizer.normalizer = normalizers.BertNormalizer(handle_chinese_chars=False, clean_text=False)
+    strips = normalizers.BertNormalizer(handle_chinese_chars=False, clean_text=False)
+    tokenizer.normalizer = strips if lowercase else _composing([])
     splits: list[Any] = [] if keep_spaces else [pre_tokenizers.WhitespaceSplit()]
     if pattern is not None:
         try:
@@ -336,7 +368,7 @@ def _run_sentencepiece(sentencepiece: Any, documents: list[str], settings: dict[
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=_lines(documents), model_writer=written, **settings, **extra
             )
-            return written.getvalue()
+            return compose_text(written.getvalue())
         except RuntimeError as error:
             message = " ".join(str(error).split())
         needed = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
@@ -348,9 +380,9 @@ def _run_sentencepiece(sentencepiece: Any, documents: list[str], settings: dict[
 
 
 def _lines(documents: list[str]) -> Iterator[str]:
-    """Yields lines, long ones split: sentencepiece drops lines above its limit."""
+    """Yields lines in NFC, long ones split: sentencepiece drops lines above its limit."""
     for document in documents:
-        for line in document.split("\n"):
+        for line in unicodedata.normalize("NFC", document).split("\n"):
             line = line.replace("\0", " ")
             for start in range(0, len(line), _LINE_CHARS):
                 yield line[start : start + _LINE_CHARS]

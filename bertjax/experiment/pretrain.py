@@ -17,6 +17,7 @@ from bertjax.config.model import float32_config
 from bertjax.config.overrides import copy_config
 from bertjax.config.phases import amounts
 from bertjax.data import from_config
+from bertjax.data.corpus_report import corpus_warnings
 from bertjax.data.from_config import Prepared
 from bertjax.data.phased_pipeline import PhasedPipeline
 from bertjax.data.tokenizer_io import save_tokenizer
@@ -165,7 +166,7 @@ def summary(exp: build.Experiment, prepared: Prepared, sequences: int) -> list[s
         f"{last.cfg.train.batch_size} sequences are {slots / sequences:.1f} epochs",
     ]
     lines += [f"until step {after.phase.start}: {program.title}" for program, after in itertools.pairwise(exp.programs)]
-    return lines + from_config.few_rows_warning(cfg, prepared, sequences)
+    return lines + corpus_warnings(cfg.data, from_config.training_pipeline(cfg, prepared), prepared.training)
 
 
 def _restore_or_init(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from bertjax.compression import bare_name
 from bertjax.config.extensions import SOURCES, TASK_KINDS
 from bertjax.config.sources import is_task_source, parse_task_source
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
+from bertjax.data.words import token_spans
 from bertjax.errors import UserError, named, shortened
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_answers
@@ -28,10 +28,6 @@ PLACEHOLDER_SOURCE = "jsonl:-"
 _KIND_OF_ENDING = {".tsv": "tsv", ".csv": "csv", ".parquet": "parquet", ".json": "squad"}
 _KIND_OF_ENDING |= dict.fromkeys((".conll", ".bio", ".iob"), "conll")
 _NOT_TEXT = (".arrow", ".zip", ".tar", ".7z", ".pdf", ".docx", ".html", ".xlsx")
-# A CJK character; letters and digits joined by signs (state-of-the-art, U.S, 3.5); a suffix after an apostrophe
-# (Smith 's); or a single sign. Roughly how CoNLL's words are split.
-_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:[-.&/,][^\W{_CJK}]+)*|['\u2019][^\W\d_{_CJK}]+|\S")
 
 
 class WordSpans(NamedTuple):
@@ -57,8 +53,8 @@ class PredictInputs:
 
 
 def split_words(text: str) -> WordSpans:
-    """Splits a text at blanks and punctuation; every Chinese or Japanese character is a word."""
-    items = [match.span() for match in _WORD.finditer(text)]
+    """Splits a text into the words and signs of `token_spans`."""
+    items = token_spans(text)
     return WordSpans([text[begin:end] for begin, end in items], items)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.words import is_word
 from bertjax.errors import UserError
 from bertjax.hf.inputs import Inputs, check_inputs
 from bertjax.hf.pretrained import PretrainedModel
@@ -211,7 +212,7 @@ def _select_tokens(tokenizer: Tokenizer, tokens: Sequence[str], counts: np.ndarr
     starts, selected, known = tokenizer.starts_word(), 0, bool(counts.any())
     for index in np.argsort(-counts, kind="stable").tolist():
         text = _display(tokenizer, index)
-        if starts[index] and (counts[index] or not known) and len(text) > 3 and text.isalpha():
+        if starts[index] and (counts[index] or not known) and len(text) > 3 and is_word(text):
             yield text, index
             selected += 1
             if selected == NUM_DEFAULT_TOKENS:

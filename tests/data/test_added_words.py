@@ -98,3 +98,8 @@ def test_frequent_words_that_are_split_are_candidates() -> None:
     result = split_words(text, bert, 9)
     assert result[0] == "novelty" and {"the", "2024"}.isdisjoint(result) and split_words(text, bert, 1) == ["novelty"]
     assert set(add_words(bert, result).added) == set(result)
+
+
+def test_candidates_keep_their_vowel_signs() -> None:
+    words = split_words(["हिंदी भाषा हिंदी e\u0301te\u0301"], trained("roberta", "bpe"), 9)
+    assert words == ["हिंदी", "भाषा", "été"]

@@ -11,6 +11,7 @@ from bertjax.errors import UserError
 
 
 class Letters:
+    unk_id, lowercase = -1, False
     size, digest = 26, "letters"
 
     def encode_flat(self, texts):

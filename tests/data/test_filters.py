@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +243,21 @@ def test_short_evaluation_texts_are_compared_whole_or_ignored() -> None:
     assert (evaluation.num_texts, evaluation.num_ignored) == (4, 2)
     texts = [" ".join(words[:8]) + " x", " ".join(words[:7]) + " x", "前好好好好好好好好后", "好好好好好好好"]
     assert [evaluation.is_quoted_in(text) for text in texts] == [True, False, True, False]
+
+
+HINDI = "राम दिल्ली में रहता है और बहुत अच्छा गाता है इसलिए सब लोग उसको सुनते हैं"  # 15 words
+
+
+def test_texts_of_all_scripts_are_compared_by_whole_words() -> None:
+    """Vowel signs count, a word is one word, and a text in parts (NFD) is the composed one."""
+    words = HINDI.split()
+    assert EvaluationText([" ".join(words[:7])]).num_ignored == 1
+    other_signs = HINDI.translate(str.maketrans("ािीुे", "ोीिूै"))
+    parts = unicodedata.normalize("NFD", "Überall läßt man früh größere Äpfel für ältere Bären übrig, öfter als nötig")
+    kept = keep_clean([HINDI, unicodedata.normalize("NFC", parts)], [HINDI, other_signs, parts])
+    assert kept == [other_signs]
+    texts = [HINDI, other_signs, parts, unicodedata.normalize("NFC", parts)]
+    assert filter_texts(texts, near_duplicates=0.9) == ([HINDI, other_signs, parts], {"near_duplicates": 1})
 
 
 def test_only_the_runs_decide_the_digest() -> None:

@@ -22,6 +22,7 @@ class Words:
     """A tokenizer of numbers: the text "3 14" has the ids 3 and 14."""
 
     digest = "numbers"
+    unk_id, lowercase = -1, False
 
     def __init__(self, size=1000):
         self.size = size

@@ -1,11 +1,13 @@
-"""Sentence splitting: boundaries of English and Chinese sentences; no character is lost."""
-# ruff: noqa: RUF001 - Chinese punctuation is intended
+"""Sentence splitting: boundaries of sentences of many scripts; no character is lost."""
+# ruff: noqa: RUF001 - foreign punctuation is intended
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +33,12 @@ CASES = [
     "你好。 | 他说：“我很好！” | 然后走了； | 真的？！ | 是的。",
     "价格是3.14元。 | Python很好用! | 真的",
     "Tokenised text . | Like this one ? | Yes",
+    "राम घर गया। | वह सो गया।। | «क्या?» | राम ने 3.5 किलो लिया॥ | अंत",
+    "آپ کیسے ہیں؟! | میں ٹھیک ہوں۔ | کیوں؟» | لأن ذلك 3.14 فقط.",
+    "Նա գնաց։ | Ես մնացի։",
+    "እሱ ሄደ። | እኔ ቀረሁ፧",
+    "သူသွားသည်။ | ကျွန်တော်နေသည်။ | ok",
+    "គាត់ទៅ។ | ខ្ញុំនៅ៕ | What⁉ | 𑄃𑅁 | x",
 ]
 
 
@@ -39,6 +47,15 @@ def test_borders(case: str) -> None:
     expected = [part.strip() for part in case.split(" | ")]
     chinese = any("\u4e00" <= c <= "\u9fff" for c in case)
     assert split_sentences(("" if chinese else " ").join(expected)) == expected
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_every_mark_that_unicode_calls_an_end(blank: str) -> None:
+    """Sentence_Terminal without the full stops, which may be inside a number, and ! and ?, which may be in a name."""
+    ends = regex.findall(r"(?V1)[\p{Sentence_Terminal}--\p{SB=ATerm}--[!?]]", "".join(map(chr, range(sys.maxunicode))))
+    assert len(ends) > 160
+    for end in ends:
+        assert split_sentences(f"a b{end}{end}”{blank}c d{end}") == [f"a b{end}{end}”", f"c d{end}"], hex(ord(end))
 
 
 def test_newline_always_ends_a_sentence() -> None:
@@ -51,7 +68,7 @@ def test_newline_always_ends_a_sentence() -> None:
     assert split_sentences(" \n\t\n") == split_sentences("") == []
 
 
-alphabet = st.sampled_from("ab AB.!?…。！？；\n\t\"'”)(]1你\u00a0\u3000\x0b\x1c\x85\u2028́🙂")
+alphabet = st.sampled_from("ab AB.!?…。！？；।؟\U00011141\n\t\"'”)(]1你\u00a0\u3000\x0b\x1c\x85\u2028́🙂")
 
 
 @settings(max_examples=300, deadline=None)
@@ -62,7 +79,7 @@ def test_nothing_is_lost(document: str) -> None:
     assert "".join("".join(sentences).split()) == "".join(document.split())
 
 
-@pytest.mark.parametrize("unit", [".", "!", "a. ", "J. ", '."', "。", "((", "a.b", "? ", "x"])
+@pytest.mark.parametrize("unit", [".", "!", "a. ", "J. ", '."', "。", "।", "((", "a.b", "? ", "x"])
 def test_time_is_linear_on_dirty_text(unit: str) -> None:
     document = unit * 100_000
     start = time.perf_counter()

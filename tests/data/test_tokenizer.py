@@ -6,9 +6,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -452,11 +454,61 @@ def test_rules_that_panic_are_refused(tmp_path: Path, capfd: Any, changes: dict[
 
 
 def test_rules_that_take_too_long_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_probe, "_SECONDS", 0.05)
-    monkeypatch.setattr(tokenizer_probe, "HuggingFaceBackend", lambda text: time.sleep(1))
-    save_huggingface_tokenizer(trained("roberta", "bpe"), tmp_path, 64)
-    with pytest.raises(UserError, match=r"tokenizer\.json: its rules need more than 0 s for a line of text"):
+    """They read an added token for hours when the library builds the tokenizer, and no other thread runs meanwhile."""
+    monkeypatch.setattr(tokenizer_probe, "_SECONDS", 3.0)
+    content = json.loads(trained("roberta", "bpe").engine.to_str())
+    added = {**content["added_tokens"][0], "id": 400, "content": "a" * 400, "normalized": True, "special": False}
+    content["added_tokens"].append(added)
+    content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a|aa){22}b"}, "content": ""}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"tokenizer\.json: its rules need more than 3 s for a line of text"):
         load_tokenizer(tmp_path)
+
+
+MODELS = [("bert", "wordpiece"), ("roberta", "bpe"), ("albert", "unigram"), ("xlm-roberta", "sentencepiece_bpe")]
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize(("family", "model"), [*MODELS, ("bert", "wordlevel"), ("bert", "char")])
+def test_text_in_parts_has_the_ids_of_composed_text(tmp_path: Path, family: str, model: str, lowercase: bool) -> None:
+    """Here, in a stored folder and in transformers: Korean of a Mac, accents, signs of Hindi and kana."""
+    from transformers import AutoTokenizer
+
+    words = ["한국어", "텍스트는", "Übung", "naïve", "tiếng", "Việt", "Ångström", "हिंदी", "क़लम", "がっこう", "ガッコウ"]
+    texts = [" ".join(words[start:] + words[:start]) for start in range(len(words))] * 9
+    tokenizer = train_tokenizer(texts, model=model, family=family, vocab_size=330, lowercase=lowercase)
+    composed = [ids.tolist() for ids in tokenizer.encode_batch(words)]
+    assert [ids.tolist() for ids in tokenizer.encode_batch([nfd(word) for word in words])] == composed
+    assert not any(tokenizer.unk_id in ids for ids in composed)
+    if model == "unigram":
+        assert tokens_of(tokenizer, "ｶﾞｯｺｳ") == tokens_of(tokenizer, "ガッコウ")
+    if lowercase:
+        return
+    save_tokenizer(tokenizer, tmp_path / "ours")
+    stored = load_tokenizer(tmp_path / "ours").encode_flat([nfd(texts[0])])[1]
+    assert stored.tolist() == tokenizer.encode_flat([texts[0]])[1].tolist()
+    save_huggingface_tokenizer(tokenizer, tmp_path / "theirs", 64)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    for text in (texts[0], nfd(texts[0])):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == tokenizer.encode_batch([texts[0]])[0].tolist()
+
+
+def nfd(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
+
+
+@pytest.mark.parametrize(("family", "model", "length"), [("bert", "wordpiece", 60_000), ("roberta", "bpe", 60_000)])
+def test_endless_words_are_not_trained_on(family: str, model: str, length: int) -> None:
+    """The library takes the square of their length; the words beside them count."""
+    letters = random.Random(0).choices("abcdefgh", k=length)
+    texts = ["the novelty of the novel"] * 5
+    endless = [*texts[1:], f"the {''.join(letters)}, novelty of (the novel)"]
+    start = time.perf_counter()
+    tokenizer = train_tokenizer(endless, model=model, family=family, vocab_size=300)
+    assert time.perf_counter() - start < 4
+    assert tokens_of(tokenizer, "novelty") == tokens_of(
+        train_tokenizer([*texts, "(,)abcdefgh"], model=model, family=family, vocab_size=300), "novelty"
+    )
 
 
 def test_our_folder_without_its_model(tmp_path: Path) -> None:

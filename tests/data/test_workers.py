@@ -78,6 +78,7 @@ def test_a_killed_worker_is_named_with_its_documents(tmp_path: Path, monkeypatch
 class Picky:
     """A tokenizer that fails on one document; `save` writes one that does not, so the failure must happen here."""
 
+    unk_id, lowercase = -1, False
     size, digest = 120, "picky"
 
     def encode_flat(self, texts: list[str]) -> object:

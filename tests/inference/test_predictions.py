@@ -157,6 +157,7 @@ def test_words_stay_together() -> None:
         *["U.S", ".", "state-of-the-art", ",", "$", "3.5", "in", "Smith", "'s", "café", "e.g", "."],
         *["你", "好", "ab"],
     ]
+    assert split_words("राम दिल्ली में रहता है।").words == ["राम", "दिल्ली", "में", "रहता", "है", "।"]
 
 
 def test_answers_as_transformers(tmp_path: Path) -> None:

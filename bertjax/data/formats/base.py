@@ -90,6 +90,10 @@ class ExampleFormat(abc.ABC):
         """Returns the sequences of an epoch; of a corpus in many shards, estimated from the first ones."""
         return self.num_sequences(epoch)
 
+    def first_part(self) -> ExampleFormat:
+        """Returns the format of a part of the text that is cheap to open: of the first shards of a corpus in many."""
+        return self
+
     def shard_positions(self, epoch: int, indices: IntArray) -> FloatArray | None:
         """Returns for each sequence the position of its shard among those read together, in [0, 1); None for one."""
         return None
