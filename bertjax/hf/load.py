@@ -91,7 +91,7 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
         config, heads, params = _read_family(folder, family, values, architecture)
     if config.num_layers > _MAX_LAYERS:  # where layers share parameters, no tensor is missing
         raise UserError(f"{where}: {config.num_layers} layers are more than can be run")
-    generation = read_generation(folder) if config.causal else {}
+    generation = read_generation(folder, values) if config.causal else {}
     return ModelWeights(config, params, heads, read_tokenizer_files(folder), read_module_files(folder), generation)
 
 

@@ -8,8 +8,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError
+from bertjax.hf.json_keys import JsonKeys, refuse
 from bertjax.hf.keymap import Entry, KeyMap
 
 log = logging.getLogger(__name__)
@@ -124,7 +126,7 @@ class Family:
         Raises:
             UserError: a key would change what is computed in a way that is not supported.
         """
-        values = ConfigJson(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
+        values = JsonKeys(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
         labels = parse_labels(values, where)
         for key, allowed, reason in (*_REFUSED, *self.refused):
             refuse(values, where, key, allowed, reason)
@@ -143,16 +145,15 @@ class Family:
         empty = [entry.tensor for entry in keymap.entries if 0 in entry.shape(keymap.sizes)]
         if empty:
             raise UserError(f"{where}: {empty[0]} would be empty; models of this class cannot do without it")
-        self._warn_of_ignored(values, where)
+        self._warn_of_ignored(values, config, where)
         return config
 
-    def _warn_of_ignored(self, values: ConfigJson, where: str) -> None:
+    def _warn_of_ignored(self, values: JsonKeys, config: EncoderConfig, where: str) -> None:
         for key, allowed, reason in self.training_only:
             if key in values and values[key] not in allowed:
                 log.warning("%s: %s = %r is ignored: %s", where, key, values[key], reason)
-        unread = values.unread - INERT_KEYS - {*self.inert_keys.split(), *self.aliases}
-        if unread:
-            log.warning("%s: keys that bertjax does not know are ignored: %s", where, comma_list(sorted(unread), 8))
+        of_generation = GenerationConfig.names() if config.causal else ()
+        values.warn_of_unread(where, {*INERT_KEYS, *self.inert_keys.split(), *self.aliases, *of_generation})
 
     def render_config(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
         """Returns the config.json of a model of class `architecture`, at the true vocabulary size.
@@ -262,27 +263,6 @@ def axis_sizes(config: EncoderConfig) -> dict[str, int]:
 # -- config.json -------------------------------------------------------------------------------------------------------
 
 
-class ConfigJson(dict[str, Any]):
-    """A config.json that knows which of its keys nothing has read yet."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self.unread = set(values)
-
-    def __getitem__(self, key: str) -> Any:
-        self.unread.discard(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Returns a value and counts the key as read."""
-        self.unread.discard(key)
-        return super().get(key, default)
-
-    def __contains__(self, key: object) -> bool:
-        self.unread.discard(str(key))
-        return super().__contains__(key)
-
-
 def _first_architecture(values: Mapping[str, Any]) -> str:
     return str((values.get("architectures") or [""])[0])
 
@@ -295,23 +275,6 @@ _MAX_LABELS = 100_000
 def change_defaults(fields: Fields, **defaults: Any) -> Fields:
     """Returns the fields with other defaults of their keys."""
     return {key: (name, defaults.get(key, default), kind) for key, (name, default, kind) in fields.items()}
-
-
-def refuse(values: Mapping[str, Any], where: str, key: str, allowed: tuple[Any, ...], reason: str) -> None:
-    """Checks that a key is absent or has a supported value.
-
-    Args:
-        values: config.json.
-        where: the file to name in errors.
-        key: the key.
-        allowed: supported values.
-        reason: why others are not.
-
-    Raises:
-        UserError: it has another value.
-    """
-    if key in values and values[key] not in allowed:
-        raise UserError(f"{where}: {key} = {values[key]!r} is not supported: {reason}")
 
 
 def parse_fields(values: Mapping[str, Any], fields: Fields, where: str) -> dict[str, Any]:

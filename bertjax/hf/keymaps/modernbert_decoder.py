@@ -12,9 +12,10 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import KeyMap
 from bertjax.hf.keymaps import modernbert
-from bertjax.hf.keymaps.family import linear, parse_fields, refuse
+from bertjax.hf.keymaps.family import linear, parse_fields
 
 
 def make_keymap(config: EncoderConfig) -> KeyMap:
