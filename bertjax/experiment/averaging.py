@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 def last_steps(cfg: ConfigDict, checkpoints: Checkpoints, step: int) -> tuple[int, ...]:
-    """Returns the steps of `export.average_last` checkpoints up to a step, or of as many as the last fifth of the run has.
+    """Returns the steps of `export.average_last` checkpoints, or of those in the last fifth of the run.
 
-    Earlier weights are so much worse that the mean is worse than the last; the paper's are of its last 7 %.
+    Earlier weights are so much worse that the mean is worse than the last ones; the paper's are of its last 7 %.
 
     Args:
         cfg: config of the run.
@@ -32,8 +32,8 @@ def last_steps(cfg: ConfigDict, checkpoints: Checkpoints, step: int) -> tuple[in
     late = [each for each in earlier if 5 * each >= 4 * step]
     if len(late) < count:
         log.warning(
-            "export.average_last=%d: of the checkpoints only %d lie in the last fifth of the run, and are averaged; raise "
-            "task.evals_per_epoch or lower checkpoint.interval_steps for more",
+            "export.average_last=%d: of the checkpoints only %d lie in the last fifth of the run, and are averaged; "
+            "raise task.evals_per_epoch or lower checkpoint.interval_steps for more",
             *(count + 1, len(late) + 1),
         )
     return (*late, step)
