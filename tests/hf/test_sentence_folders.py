@@ -25,7 +25,15 @@ import bertjax
 from bertjax.errors import UserError
 from bertjax.hf.sentence_folders import read_pooling
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the cat dog sees likes a bird house query :".split(" ")]
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *["the", "cat", "dog", "sees"],
+    *["likes", "a", "bird", "house", "query", ":"],
+]
 TEXTS = [
     "the cat sees a dog",
     "a Bird",

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
@@ -17,6 +19,7 @@ from bertjax.hf.keymap import Entry, KeyMap
 log = logging.getLogger(__name__)
 
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
+SEQUENCE = "sequence_classification"
 # Three spellings of the tanh formula, two of the erf one (transformers: activations.py).
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -35,6 +38,7 @@ class Activation(str):
     """The kind of a field that names an activation function."""
 
 
+Entries = Callable[[EncoderConfig], tuple[Entry, ...]]
 Fields = Mapping[str, tuple[str, Any, type]]
 """Key of config.json -> (field of `EncoderConfig`, default of the family's config class, kind)."""
 Refusals = tuple[tuple[str, tuple[Any, ...], str], ...]
@@ -73,6 +77,8 @@ class Family:
         make_keymap: returns the names of the parameters of a config.
         architectures: class -> heads that it requires, richest first, the bare model last; an export gets the first
             class whose heads the model has.
+        last_token_classes: further classes, which score a text by its last token that is no padding -> entries of their
+            head. It may lack biases: they are read as zeros, and a model whose biases are others is written otherwise.
         fields: keys of config.json that are fields of `EncoderConfig`.
         structure: fields of `EncoderConfig` that every model of the family has.
         constants: keys of config.json that every export gets.
@@ -105,14 +111,44 @@ class Family:
     old_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefix: str = ""
     sidecar_paths: tuple[str, ...] = ()
+    last_token_classes: Mapping[str, Entries] = dataclasses.field(default_factory=dict)
+
+    def heads_of(self, architecture: str) -> tuple[str, ...] | None:
+        """Returns the heads of a class, None for one that is not of the family."""
+        return (SEQUENCE,) if architecture in self.last_token_classes else self.architectures.get(architecture)
+
+    def keymap_for(self, architecture: str, config: EncoderConfig) -> KeyMap:
+        """Returns the names of the parameters in files of a class."""
+        keymap = self.make_keymap(config)
+        if architecture not in self.last_token_classes:
+            return keymap
+        others = tuple(entry for entry in keymap.entries if not entry.head)
+        return dataclasses.replace(keymap, entries=(*others, *self.last_token_classes[architecture](config)))
 
     def architecture_for(self, heads: tuple[str, ...]) -> str:
         """Returns the class for these heads; others (a pooler next to a masked LM) are stored with it, as by Google."""
         return next(name for name, required in self.architectures.items() if set(required) <= set(heads))
 
+    def last_token_class(self, config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, Any]) -> str | None:
+        """Returns the class among `last_token_classes` that can hold a model, None without one.
+
+        Args:
+            config: the model.
+            heads: its heads.
+            leaves: its parameters by path.
+        """
+        if heads != (SEQUENCE,) or config.pooling != "last" or not config.causal:
+            return None
+        for name in self.last_token_classes:
+            entries = self.keymap_for(name, config).entries
+            others = leaves.keys() - {path for entry in entries for path in entry.paths}
+            if all(path.endswith("/bias") and not np.any(leaves[path]) for path in others):
+                return name
+        return None
+
     def rename_for(self, architecture: str, name: str) -> str:
         """Returns the name of a tensor in a file of this class: files of the bare model have no prefix."""
-        return name.removeprefix(self.prefix) if not self.architectures[architecture] else name
+        return name if self.heads_of(architecture) else name.removeprefix(self.prefix)
 
     def parse_config(self, values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
         """Converts a config.json.
@@ -135,6 +171,13 @@ class Family:
             refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the word table")
         fields = {**self.structure, **parse_fields(values, self.fields, where)}
         fields |= self.parse_rest(values, fields, where)
+        if _first_architecture(values) in self.last_token_classes:
+            if values.get("pad_token_id") is None:
+                raise UserError(
+                    f"{where}: pad_token_id must be a number: the class scores the last token that has another"
+                )
+            refuse(values, where, "is_causal", (True, None), "the class scores the last token")
+            fields["pooling"] = "last"
         try:
             config = EncoderConfig(**{**fields, "family": self.name, "labels": labels})
         except UserError as error:
@@ -160,7 +203,7 @@ class Family:
 
         Labels are written only where they are predicted: `transformers` sizes heads with two outputs by them, too.
         """
-        predicted = {"sequence_classification", "token_classification"} & set(self.architectures[architecture])
+        predicted = {"sequence_classification", "token_classification"} & set(self.heads_of(architecture) or ())
         return {
             "architectures": [architecture],
             "model_type": self.model_type,
@@ -227,6 +270,11 @@ def table(param: str, tensor: str, axes: str) -> tuple[Entry, ...]:
         axes: letters of its axes.
     """
     return (Entry(f"{param}/embedding", f"{tensor}.weight", axes),)
+
+
+def unbiased_scores(config: EncoderConfig) -> tuple[Entry, ...]:
+    """Returns the entry of the classifier that most decoders have."""
+    return linear("sequence_head/output", "score", "D C", bias=False, head=SEQUENCE)
 
 
 def _leaf(param: str | tuple[str, ...], leaf: str) -> str | tuple[str, ...]:
