@@ -11,7 +11,6 @@ from bertjax.config.fields import Settings, setting, settings_of
 from bertjax.errors import UserError, comma_list
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "assistant_confidence_threshold": (),
     "diversity_penalty": (0.0,),
     "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1.0,),
@@ -25,6 +24,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "penalty_alpha": (0.0,),
     "renormalize_logits": (False,),
     "sequence_bias": (),
+    "constraints": (),
+    "dola_layers": (),
+    "force_words_ids": (),
+    "max_time": (),
+    "token_healing": (False,),
+    "watermarking_config": (),
     "stop_strings": (),
     "top_h": (),
     "typical_p": (1.0,),
@@ -130,7 +135,7 @@ class GenerationConfig(Settings, group="generation"):
         Raises:
             UserError: a setting has a wrong value or is not supported.
         """
-        known = {*settings_of(type(self)), "bad_words_ids"}
+        known = self.names() - {*_NEUTRAL}
         values = {name: value for name, value in values.items() if value is not None}
         refused = [name for name in values.keys() & _NEUTRAL.keys() if values[name] not in _NEUTRAL[name]]
         if refused:
@@ -138,9 +143,14 @@ class GenerationConfig(Settings, group="generation"):
         return dataclasses.replace(self, **{name: value for name, value in values.items() if name in known})
 
     @classmethod
+    def names(cls) -> set[str]:
+        """Returns the names of all settings that change the tokens, supported or not."""
+        return {*settings_of(cls), "bad_words_ids", *_NEUTRAL}
+
+    @classmethod
     def require_names(cls, values: Mapping[str, Any]) -> None:
         """Raises `UserError` for a name that is not a setting of generation."""
-        known = [*settings_of(cls), "bad_words_ids", *_NEUTRAL]
+        known = cls.names()
         for name in values:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)

@@ -173,8 +173,8 @@ class ExportConfig(Settings, group="export", resume=True):
     average_last: int = setting(
         1,
         at_least=1,
-        help="Checkpoints whose mean is exported at the end, and in a task scored; at most `checkpoint.keep`. 1: the "
-        "weights themselves.",
+        help="Checkpoints in the last fifth of the run whose mean is exported at its end, and in a task scored; at "
+        "most `checkpoint.keep`. 1: the weights themselves.",
     )
 
 

@@ -22,8 +22,8 @@ from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
-from bertjax.data.little_text import cut_documents, hold_out_little
 from bertjax.data.corpus_report import losses
+from bertjax.data.little_text import cut_documents, hold_out_little
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import iter_documents
 from bertjax.data.text_store import fetch_folder, publish_folder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import jax
 from ml_collections import ConfigDict
 
@@ -12,18 +14,29 @@ from bertjax.training.sharding import host_copy, put_tree
 from bertjax.training.state import COUNTER_DEFAULTS
 from bertjax.types import Params
 
+log = logging.getLogger(__name__)
+
 
 def last_steps(cfg: ConfigDict, checkpoints: Checkpoints, step: int) -> tuple[int, ...]:
-    """Returns the steps of `export.average_last` checkpoints up to a step, or of as many as there are.
+    """Returns the steps of `export.average_last` checkpoints, or of those in the last fifth of the run.
+
+    Earlier weights are so much worse that the mean is worse than the last ones; the paper's are of its last 7 %.
 
     Args:
         cfg: config of the run.
         checkpoints: its checkpoints.
         step: the last one.
     """
-    reached = [each for each in checkpoints.all_steps() if each < step]
-    earlier = reached[-(cfg.export.average_last - 1) :] if cfg.export.average_last > 1 else []
-    return (*earlier, step)
+    count = cfg.export.average_last - 1
+    earlier = [each for each in checkpoints.all_steps() if each < step][-count:] if count else []
+    late = [each for each in earlier if 5 * each >= 4 * step]
+    if len(late) < count:
+        log.warning(
+            "export.average_last=%d: of the checkpoints only %d lie in the last fifth of the run, and are averaged; "
+            "raise task.evals_per_epoch or lower checkpoint.interval_steps for more",
+            *(count + 1, len(late) + 1),
+        )
+    return (*late, step)
 
 
 def averaged_params(exp: build.Experiment, checkpoints: Checkpoints, steps: tuple[int, ...]) -> Params:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from bertjax.config.fields import settings_of
@@ -115,6 +116,9 @@ class ExportPlan:
         """
         leaves = flatten_tree(params)
         sidecar = {path: leaves.pop(path) for path in self.sidecar_paths if path in leaves}
+        if self.family is not None and self.architecture in self.family.last_token_classes:
+            covered = {path for entry in self.keymap.entries for path in entry.paths}
+            leaves = {path: leaf for path, leaf in leaves.items() if path in covered or not path.endswith("/bias")}
         tensors = params_to_tensors(self.keymap, unflatten_tree(leaves), self.config, self.stored_heads)
         if self.family is not None:
             tensors = {self.family.rename_for(self.architecture, name): array for name, array in tensors.items()}
@@ -125,24 +129,28 @@ class ExportPlan:
         return tensors, params_to_tensors(keymap, unflatten_tree(sidecar), self.config, ())
 
 
-def plan_export(config: EncoderConfig, heads: tuple[str, ...], dtype: str = "float32") -> ExportPlan:
+def plan_export(
+    config: EncoderConfig, heads: tuple[str, ...], dtype: str = "float32", params: Params | None = None
+) -> ExportPlan:
     """Plans the export of a model as a class of its family, or in the native format where no class can hold it.
 
     Args:
         config: the model.
         heads: its heads.
         dtype: type of the weights.
+        params: its parameters, which decide whether a class without biases can hold it; None: none is tried.
     """
-    return dataclasses.replace(_plan(config, heads), dtype=dtype)
+    return dataclasses.replace(_plan(config, heads, {} if params is None else flatten_tree(params)), dtype=dtype)
 
 
-def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
+def _plan(config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, Any]) -> ExportPlan:
     if config.family == native_format.MODEL_TYPE:
         return _plan_native(config, heads, ())
     family = FAMILIES[config.family]
-    architecture = family.architecture_for(heads)
-    keymap = family.make_keymap(config)
-    required = family.architectures[architecture]
+    biasless = family.last_token_class(config, heads, leaves) if leaves else None
+    architecture = biasless or family.architecture_for(heads)
+    keymap = family.keymap_for(architecture, config)
+    required = family.heads_of(architecture) or ()
     try:
         rendered = family.render_config(config, architecture)
         unset = {

@@ -104,6 +104,9 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
     hidden, segment_ids = encoded.last_hidden_state, inputs["segment_ids"]
     batch_size, length = segment_ids.shape
     positions = jnp.full((batch_size, 1), length - 1 if model.config.pooling == "last" else 0, jnp.int32)
+    if model.config.pooling == "last" and model.config.causal:  # as in transformers, whatever the attention mask says
+        is_text = inputs["input_ids"] != model.config.pad_token_id
+        positions = jnp.argmax(jnp.arange(length)[None] * is_text, axis=1, keepdims=True).astype(jnp.int32)
     outputs: dict[str, Array] = {}
     if "pooler" in heads:
         outputs["pooler_output"] = model.pooled(hidden, positions, segment_ids)[:, 0]

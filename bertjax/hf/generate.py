@@ -15,18 +15,38 @@ from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.safe_files import read_json
 from bertjax.models.generation import generate, start_token
 from bertjax.types import Params
 
 GENERATION_CONFIG = "generation_config.json"
+# What else `GenerationConfig` of transformers has: form of the output, caches, speed, and what old versions wrote.
+_INERT_KEYS = """
+_from_model_config assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight assistant_lookbehind
+cache_config cache_implementation compile_config continuous_batching_config disable_compile is_assistant low_memory
+max_cache_len max_matching_ngram_size num_assistant_tokens num_assistant_tokens_schedule output_attentions
+output_hidden_states output_logits output_scores prefill_chunk_size prompt_lookup_num_tokens remove_invalid_values
+return_dict_in_generate return_legacy_cache speculation_type target_lookbehind transformers_version use_model_defaults
+use_mtp
+"""
 
 
-def read_generation(folder: Path) -> dict[str, Any]:
-    """Returns the values of a folder's generation_config.json, {} without one."""
-    if not (folder / GENERATION_CONFIG).exists():
-        return {}
-    return {key: value for key, value in read_json(folder, GENERATION_CONFIG).items() if key != "transformers_version"}
+def read_generation(folder: Path, config_json: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a folder's generation_config.json, else the settings that an old config.json holds.
+
+    Args:
+        folder: the folder.
+        config_json: its config.json; where there are two towers, the decoder's settings count last.
+    """
+    names = GenerationConfig.names()
+    if (folder / GENERATION_CONFIG).exists():
+        values = JsonKeys(read_json(folder, GENERATION_CONFIG))
+        values.warn_of_unread(f"{folder / GENERATION_CONFIG}", {*names, *_INERT_KEYS.split()})
+        return {key: value for key, value in values.items() if key != "transformers_version"}
+    decoder = config_json.get("decoder")
+    towers = decoder if isinstance(decoder, dict) else {}, config_json
+    return {name: tower[name] for tower in towers for name in sorted(names) if tower.get(name) is not None}
 
 
 def generation_file(values: Mapping[str, Any]) -> dict[str, bytes]:

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _OLD_NAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 _INDEX = re.compile(r"\{(\w)([+-]\d+)?\}")
 _MAX_NAMED = 4
+_ROUNDING = 1e-4  # of float32 angles up to some thousand; float16 and bfloat16 round by 2e-4 and 2e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,8 @@ class KeyMap:
         sizes: lengths of the axis letters, at the true vocabulary size.
         renames: (regex, replacement), applied to every tensor name that is read: old and short spellings.
         splits: (regex, replacements): a tensor of that name is the tensors of these, one after the other.
-        ignored: regexes of tensors that carry nothing (buffers).
+        ignored: regexes of tensors that carry nothing, and that `transformers` does not read either (buffers).
+        computed: tensors that `transformers` reads and bertjax computes; a file may hold these values, or none.
         ties: copy -> original; a copy replaces its original where that is absent. A table must equal its original; of
             two biases the copy counts, as in `transformers`.
         folded: table -> table: row 0 of the former is added to every row of the latter, as tokens of one kind get both.
@@ -119,6 +121,7 @@ class KeyMap:
     renames: tuple[tuple[str, str], ...] = ()
     splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
     ignored: tuple[str, ...] = ()
+    computed: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     ties: Mapping[str, str] = dataclasses.field(default_factory=dict)
     folded: Mapping[str, str] = dataclasses.field(default_factory=dict)
     backbone: str = ".*"
@@ -160,7 +163,7 @@ class KeyMap:
         """Returns the tensors under the names of `entries`, without buffers, tied copies and folded tables.
 
         Raises:
-            UserError: two tensors have one name, or a tied table differs from its original.
+            UserError: two tensors have one name, or a tied or a computed table differs from its original.
         """
         result: Tensors = {}
         for name, array in tensors.items():
@@ -173,6 +176,13 @@ class KeyMap:
                 if part in result:
                     raise UserError(f"{where}: two tensors are {part} ({name} is one of them); remove one")
                 result[part] = share
+        for name in self.computed.keys() & result.keys():
+            table, expected = result.pop(name), self.computed[name]
+            if table.shape != expected.shape or not np.allclose(table, expected, rtol=0.0, atol=_ROUNDING):
+                raise UserError(
+                    f"{where}: {name} is not the table that bertjax computes, or that table rounded to bfloat16; "
+                    "remove it from the file if it should be that table"
+                )
         for copy, original in self.ties.items():
             if copy in result:
                 array = result.pop(copy)

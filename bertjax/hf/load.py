@@ -91,7 +91,7 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
         config, heads, params = _read_family(folder, family, values, architecture)
     if config.num_layers > _MAX_LAYERS:  # where layers share parameters, no tensor is missing
         raise UserError(f"{where}: {config.num_layers} layers are more than can be run")
-    generation = read_generation(folder) if config.causal else {}
+    generation = read_generation(folder, values) if config.causal else {}
     return ModelWeights(config, params, heads, read_tokenizer_files(folder), read_module_files(folder), generation)
 
 
@@ -206,18 +206,20 @@ def _read_native(folder: Path, values: dict[str, Any], where: str) -> _Parts:
 
 def _read_family(folder: Path, family: Family, values: dict[str, Any], architecture: str) -> _Parts:
     where = f"{folder / CONFIG}"
-    required = family.architectures.get(architecture, ())
+    required = family.heads_of(architecture)
     config = family.parse_config(values, where)
     sidecar = sidecar_files.read_sidecar(folder, family, values, config)
     config, sidecar_heads = sidecar or (config, ())
-    keymap = family.make_keymap(config)
+    keymap = family.keymap_for(architecture, config)
     raw, file = read_tensors(folder, architecture)
     tensors = keymap.canonicalize(raw, file)
-    if architecture not in family.architectures:  # a shared name must not be taken for a head of ours
+    if required is None:  # a shared name must not be taken for a head of ours
         keymap.drop_foreign(tensors, (), f"{file}: {architecture} is read without its head")
-    stored = order_heads(keymap.detect_heads(tensors, required))
+    stored = order_heads(keymap.detect_heads(tensors, required or ()))
     keymap.drop_foreign(tensors, stored, file)
     params = tensors_to_params(keymap, tensors, stored, file)
+    if architecture in family.last_token_classes:
+        params = native_format.add_zero_biases(params, config, stored)
     if sidecar is None:
         return config, stored, params
     heads = order_heads((*stored, *sidecar_heads))

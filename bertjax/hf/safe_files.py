@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError, comma_list, one_line
+from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Tensors
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,11 @@ TOKENIZER_FILES = (
 )
 MODULES_FILE = "modules.json"
 SETTINGS_FILE = "sentence_bert_config.json"
-SENTENCE_FILES = (MODULES_FILE, SETTINGS_FILE, "config_sentence_transformers.json")
+LIBRARY_FILE = "config_sentence_transformers.json"
+_OLD_SETTINGS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+SETTINGS_FILES = (SETTINGS_FILE, *(f"sentence_{name}_config.json" for name in _OLD_SETTINGS))
+"""Names of one file; the first that exists counts."""
+SENTENCE_FILES = (MODULES_FILE, *SETTINGS_FILES, LIBRARY_FILE)
 _MODULE_ENDINGS = (".json", ".safetensors", ".txt", ".md")
 _FLOATS = ("F32", "F16", "BF16", "F64")
 # Ending of a class name -> the Auto class that loads it; the first that fits.
@@ -153,16 +158,26 @@ def read_modules(folder: Path) -> list[tuple[str, str]]:
     """Returns (class name, subfolder) of every module of a sentence-transformers folder, in their order.
 
     Raises:
-        UserError: modules.json is missing or malformed.
+        UserError: modules.json is missing or malformed, a module has a key or a class that the library does not have,
+            or the name of another.
     """
     path = folder / MODULES_FILE
     try:
-        modules = sorted(json.loads(path.read_text(encoding="utf-8")), key=lambda module: module["idx"])
-        return [(module["type"].rpartition(".")[2], str(module["path"])) for module in modules]
+        modules = [JsonKeys(module) for module in json.loads(path.read_text(encoding="utf-8"))]
+        names = [module["name"] for module in modules]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"{path}: name: two modules are {twice[0]!r}")
+        for module in modules:
+            if not module["type"].startswith("sentence_transformers."):
+                raise UserError(f"{path}: type: {module['type']!r} is code of its own, which is never run")
+        result = [(module["type"].rpartition(".")[2], str(module["path"])) for module in modules]
+        for module in modules:
+            module.refuse_unread(str(path), ("idx", "kwargs"))  # names of arguments of `encode`
+        return result
     except FileNotFoundError:
         raise UserError(f"{folder} was not written by sentence-transformers: it has no {MODULES_FILE}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UserError(f"{path} is not a list of modules with idx, path and type") from None
+        raise UserError(f"{path} is not a list of modules with name, path and type") from None
 
 
 def read_shard_names(folder: Path) -> list[str]:

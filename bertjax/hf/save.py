@@ -110,7 +110,8 @@ def save_pretrained(
     """
     folder, heads = Path(folder).absolute(), order_heads(heads)
     require_free(folder, overwrite)
-    plan, params = plan_export(config, heads, dtype), round_params(params, dtype)
+    params = round_params(params, dtype)
+    plan = plan_export(config, heads, dtype, params)
     tensors, sidecar = plan.tensors(params)
     if plan.unsupported:
         log.warning("%s is written in bertjax's native format; %s", folder, plan.limitation)
@@ -160,7 +161,7 @@ def verify_export(
         ExportError: something differs.
     """
     folder, heads = Path(folder), order_heads(heads)
-    loaded, plan = read_folder(folder), plan_export(config, heads, dtype)
+    loaded, plan = read_folder(folder), plan_export(config, heads, dtype, params)
     tensors, sidecar = plan.tensors(params)
     compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     if sidecar:

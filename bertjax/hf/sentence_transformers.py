@@ -9,25 +9,25 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.errors import UserError, comma_list, require_one_of
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError, require_one_of
 from bertjax.hf.inputs import require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.hf.safe_files import MODULES_FILE, SETTINGS_FILE, read_json, read_modules
+from bertjax.hf.safe_files import LIBRARY_FILE, MODULES_FILE, SETTINGS_FILE
 from bertjax.hf.save import TokenizerSource, save_pretrained
 
-POOLING_MODES = ("mean", "cls")
 _MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}  # class -> subfolder, in order
 # The keys of modes up to version 5 of the library, which later versions still read; version 6 writes the mode itself.
-_MODE_KEYS = {
+MODE_KEYS = {
     "cls": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
     "max": "pooling_mode_max_tokens",
@@ -35,16 +35,34 @@ _MODE_KEYS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+POOLING_MODES = tuple(MODE_KEYS)
+_IN_WORDS = {
+    "cls": "the first token",
+    "mean": "the mean of the tokens",
+    "max": "the maximum of the tokens",
+    "mean_sqrt_len_tokens": "the sum of the tokens over the root of their number",
+    "weightedmean": "the mean of the tokens, weighted by position",
+    "lasttoken": "the last token",
+}
+Layer = Callable[[np.ndarray], np.ndarray]
+"""A function of vectors [n, D], of one of the library's modules."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
-    """Pooling of hidden states to one embedding per text.
+    """How a vector is made of a text.
 
     Attributes:
-        mode: "mean" of the real tokens, or "cls", the first token.
+        mode: one of `POOLING_MODES`, such as "mean" of the real tokens or "cls", the first token; or several that are
+            joined by "+", whose vectors are concatenated.
         normalize: scale to length one, so that dot products are cosines.
         max_length: tokens of a text that are read; None = all that the model can read.
+        prompt: precedes every text.
+        include_prompt: False: the tokens of the prompt are read, and not pooled.
+        lowercase: read texts in lower case, whatever the tokenizer does.
+        truncation_side: the end of a text that is cut off, right or left.
+        layers: further modules, applied before `normalize`.
+        truncate_dim: only so many numbers of a vector are kept; None = all.
 
     Raises:
         UserError: a value is not supported.
@@ -53,33 +71,67 @@ class Pooling:
     mode: str = "mean"
     normalize: bool = True
     max_length: int | None = None
+    prompt: str = ""
+    include_prompt: bool = True
+    lowercase: bool = False
+    truncation_side: str = "right"
+    layers: tuple[Layer, ...] = ()
+    truncate_dim: int | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("pooling", self.mode, POOLING_MODES)
+        for mode in self.mode.split("+"):
+            require_one_of("pooling", mode, POOLING_MODES)
         if self.max_length is not None and self.max_length < 1:
             raise UserError(f"max_length must be at least 1, not {self.max_length}")
 
+    def __str__(self) -> str:
+        pooled = " and ".join(_IN_WORDS[mode] for mode in self.mode.split("+"))
+        prompt = f" after {self.prompt!r}" + ", whose tokens do not count" * (not self.include_prompt)
+        parts = [
+            pooled + prompt * bool(self.prompt),
+            "lower case" * self.lowercase,
+            f"{len(self.layers)} further modules" * bool(self.layers),
+            "scaled to length one" * self.normalize,
+            f"the first {self.truncate_dim} numbers" * (self.truncate_dim is not None),
+        ]
+        return ", ".join(filter(None, parts))
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def pool(hidden: Float[Array, "B S D"], mask: Int[Array, "B S"], mode: str, normalize: bool) -> Float[Array, "B D"]:
-    """Pools hidden states over the tokens where `mask` is 1; a sequence without any gives zeros.
+
+@functools.partial(jax.jit, static_argnums=2)
+def pool(hidden: Float[Array, "B S D"], mask: Int[Array, "B S"], mode: str, skipped: int = 0) -> Float[Array, "B M"]:
+    """Pools hidden states over the tokens where `mask` is 1, as sentence-transformers does.
 
     Args:
         hidden: [B, S, D].
         mask: [B, S], 1 = real token.
-        mode: one of `POOLING_MODES`.
-        normalize: scale to length one.
+        mode: as of `Pooling`.
+        skipped: first tokens of every sequence that do not count.
     """
-    if mode == "cls":
-        first = jnp.argmax(mask, axis=1)  # 0, unless padding precedes the text
-        pooled = jnp.take_along_axis(hidden, first[:, None, None], axis=1)[:, 0]
-    else:
-        weights = mask.astype(jnp.float32)[:, :, None]
-        pooled = (hidden * weights).sum(axis=1) / jnp.maximum(weights.sum(axis=1), 1.0)
-    if not normalize:
-        return pooled
-    length = jnp.sqrt(jnp.square(pooled).sum(axis=-1, keepdims=True))
-    return pooled / jnp.maximum(length, 1e-12)
+    order = jnp.cumsum(mask, axis=1)  # 1 for the first token, also after padding
+    counts = ((mask > 0) & (order > skipped))[:, :, None]
+    total = counts.sum(axis=1)
+    first = jnp.argmax(counts, axis=1)[:, :, None]
+    last = counts.shape[1] - 1 - jnp.argmax(counts[:, ::-1], axis=1)[:, :, None]
+    places = (counts * order[:, :, None]).astype(hidden.dtype)
+    results = {
+        "cls": lambda: jnp.take_along_axis(hidden, first, axis=1)[:, 0],
+        "lasttoken": lambda: jnp.take_along_axis(hidden * counts, last, axis=1)[:, 0],
+        "max": lambda: jnp.where(counts, hidden, -jnp.inf).max(axis=1),
+        "mean": lambda: (hidden * counts).sum(axis=1) / jnp.maximum(total, 1),
+        "mean_sqrt_len_tokens": lambda: (hidden * counts).sum(axis=1) / jnp.sqrt(jnp.maximum(total, 1)),
+        "weightedmean": lambda: (hidden * places).sum(axis=1) / jnp.maximum(places.sum(axis=1), 1.0),
+    }
+    return jnp.concatenate([results[each]() for each in mode.split("+")], axis=-1)
+
+
+def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
+    """Returns vectors [n, D] of length one."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
+
+
+def summary_mode(config: EncoderConfig) -> str:
+    """Returns the mode that takes the token which represents a text: the last one in XLNet and GPT-2."""
+    return "lasttoken" if config.pooling == "last" else "cls"
 
 
 def drop_heads(model: PretrainedModel) -> PretrainedModel:
@@ -121,6 +173,11 @@ def save_sentence_transformers(
     if pooling.mode == "cls" and encoder.config.pooling == "last":
         raise UserError("pooling=cls reads the first token, but this model is summarised by its last; use mean")
     require_readable(encoder.config, pooling.max_length, "max_length")
+    plain = Pooling(pooling.mode, pooling.normalize, pooling.max_length)
+    if pooling != plain or "+" in pooling.mode:
+        raise UserError(
+            f"a pooling like this cannot be written anew ({pooling}); model.save_pretrained keeps its files"
+        )
     pooling = dataclasses.replace(pooling, max_length=pooling.max_length or encoder.config.max_position_embeddings)
     files = _library_files(pooling, encoder.config.hidden_size)
     save_pretrained(
@@ -129,7 +186,7 @@ def save_sentence_transformers(
         encoder.config,
         heads=encoder.heads,
         tokenizer=tokenizer,
-        card={**(card or {}), "sentence_vectors": _describe(pooling)},
+        card={**(card or {}), "sentence_vectors": f"{pooling}, of at most {pooling.max_length} tokens"},
         overwrite=overwrite,
         extra_files={name: f"{json.dumps(value, indent=2)}\n".encode() for name, value in files.items()},
         sample_texts=sample_texts,
@@ -137,50 +194,17 @@ def save_sentence_transformers(
     )
 
 
-def read_pooling(folder: str | os.PathLike[str]) -> Pooling:
-    """Reads how a sentence-transformers folder pools.
-
-    Raises:
-        UserError: the library did not write the folder, or it has modules or a mode that bertjax does not support.
-    """
-    folder = Path(folder)
-    modules = read_modules(folder)
-    kinds = [kind for kind, _ in modules]
-    if kinds not in (["Transformer", "Pooling"], list(_MODULES)) or modules[0][1]:
-        raise UserError(f"{folder / MODULES_FILE}: supported are {', '.join(_MODULES)}, not {comma_list(kinds)}")
-    where = f"{modules[1][1]}/config.json"
-    mode = _parse_mode(read_json(folder, where), f"{folder / where}")
-    length = read_json(folder, SETTINGS_FILE).get("max_seq_length") if (folder / SETTINGS_FILE).is_file() else None
-    if length is not None and type(length) is not int:
-        raise UserError(f"{folder / SETTINGS_FILE}: max_seq_length must be a whole number, not {length!r}")
-    return Pooling(mode, len(modules) == 3, length)
-
-
-def _parse_mode(values: Mapping[str, Any], where: str) -> str:
-    modes = [mode for mode, key in _MODE_KEYS.items() if values.get(key) is True]
-    if "pooling_mode" in values:
-        value = values["pooling_mode"]
-        modes = value if isinstance(value, list) else [value]
-    if len(modes) != 1 or modes[0] not in POOLING_MODES:
-        raise UserError(f"{where}: pooling must be {' or '.join(POOLING_MODES)}, not {comma_list(modes)}")
-    return str(modes[0])
-
-
 def _library_files(pooling: Pooling, hidden_size: int) -> dict[str, Any]:
     """Returns the library's files by name, in the form that its versions from 2 on read."""
     modules = list(_MODULES.items())[: 3 if pooling.normalize else 2]
-    modes = {key: mode == pooling.mode for mode, key in _MODE_KEYS.items()}
+    modes = {key: mode in pooling.mode.split("+") for mode, key in MODE_KEYS.items()}
     files = {
         MODULES_FILE: [
             {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for index, (kind, path) in enumerate(modules)
         ],
         SETTINGS_FILE: {"max_seq_length": pooling.max_length, "do_lower_case": False},
-        "config_sentence_transformers.json": {
-            "prompts": {},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
+        LIBRARY_FILE: {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
         f"{_MODULES['Pooling']}/config.json": {
             "word_embedding_dimension": hidden_size,
             **modes,
@@ -188,9 +212,3 @@ def _library_files(pooling: Pooling, hidden_size: int) -> dict[str, Any]:
         },
     }
     return files | ({f"{_MODULES['Normalize']}/config.json": {}} if pooling.normalize else {})
-
-
-def _describe(pooling: Pooling) -> str:
-    pooled = "the mean of the tokens' hidden states" if pooling.mode == "mean" else "the first token's hidden state"
-    scaled = ", scaled to length one" if pooling.normalize else ""
-    return f"{pooled}{scaled}, of at most {pooling.max_length} tokens"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import normalizers
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -86,12 +87,16 @@ class TextEncoder:
     Args:
         tokenizer: the tokenizer.
         max_length: texts are truncated to this many tokens, special ones included; None: never.
+        side: the end of a text that is cut off, right or left.
+        lowercase: read texts in lower case before all other rules.
 
     Raises:
         UserError: `max_length` leaves no tokens for text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, max_length: int | None = None, side: str = "right", lowercase: bool = False
+    ) -> None:
         self._engine = tokenizer.engine
         if max_length is None:
             return
@@ -99,7 +104,9 @@ class TextEncoder:
         if max_length <= added:
             raise UserError(f"max-length {max_length} leaves nothing for text in addition to {added} special tokens")
         self._engine = type(self._engine).from_str(self._engine.to_str())  # a copy, because the setting would persist
-        self._engine.enable_truncation(max_length)
+        self._engine.enable_truncation(max_length, direction=side)
+        if lowercase:
+            self._engine.normalizer = _with_lowercase(self._engine.normalizer)
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
         """Returns the tokens of texts."""
@@ -114,6 +121,12 @@ class TextEncoder:
             num_truncated=sum(part.num_truncated for part in parts),
         )
 
+    def prompt_length(self, prompt: str) -> int:
+        """Returns the number of tokens before a text after a prompt, as sentence-transformers counts them."""
+        ids = self._engine.encode(prompt).ids
+        special = {index for index, token in self._engine.get_added_tokens_decoder().items() if token.special}
+        return len(ids) - (ids[-1:] != [] and ids[-1] in special)
+
     def _encode(self, texts: Sequence[str]) -> TokenizedTexts:
         encodings = self._engine.encode_batch(list(texts))
         words = [[-1 if word is None else word for word in each.word_ids] for each in encodings]
@@ -125,6 +138,14 @@ class TextEncoder:
             offsets=np.cumsum([0, *map(len, encodings)], dtype=np.int64),
             num_truncated=sum(bool(each.overflowing) for each in encodings),
         )
+
+
+def _with_lowercase(rules: Any) -> Any:
+    """Returns normalizers that begin with lower case, or where it is among them the same ones, as the library does."""
+    parts = list(rules) if isinstance(rules, normalizers.Sequence) else [] if rules is None else [rules]
+    if any(isinstance(part, normalizers.Lowercase) for part in parts):
+        return rules
+    return normalizers.Sequence([normalizers.Lowercase(), *parts])
 
 
 def _concatenate(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:

@@ -72,8 +72,12 @@ class Search(NamedTuple):
     @property
     def pad_id(self) -> int:
         """Id that fills finished sequences: `pad_token_id`, else the first token that ends a text."""
-        settings = self.settings
-        return settings.pad_token_id if settings.pad_token_id is not None else (*settings.eos_token_id, 0)[0]
+        return self.settings.pad_token_id if self.settings.pad_token_id is not None else self.end_id
+
+    @property
+    def end_id(self) -> int:
+        """The first token that ends a text, 0 without any."""
+        return (*self.settings.eos_token_id, 0)[0]
 
     @property
     def cached(self) -> bool:
@@ -193,7 +197,8 @@ def _search_beams(
     sequences, *others = search_beams(step, tokens, stepper.start(tokens), limits, length, settings)
     sequences, lengths, scores = (each[:, : settings.num_return_sequences] for each in (sequences, *others))
     written = jnp.arange(tokens.shape[1] - length)[None, None] < lengths[:, :, None]
-    return jnp.where(written, sequences[:, :, length:], stepper.search.pad_id), lengths, scores
+    fill = settings.pad_token_id or stepper.search.end_id  # as there: a pad id 0 is none
+    return jnp.where(written, sequences[:, :, length:], fill), lengths, scores
 
 
 def make_stepper(

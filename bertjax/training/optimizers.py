@@ -286,10 +286,26 @@ def _muon(config: OptimizerConfig, params: Params, seed: int) -> optax.GradientT
     others = jax.tree.map(lambda muon: not muon, use_muon)
     momentum = 0.95 if config.muon_momentum is None else config.muon_momentum
     rms = 0.2 if config.muon_rms is None else config.muon_rms
-    muon = _with_dtype(config, seed, optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=_dimensions))
+    muon = _with_dtype(config, seed, _scale_by_published_muon(momentum))
     orthogonal = optax.chain(muon, _scale_to_rms(rms))
     adam = optax.masked(_adam(config, seed), others, mask_compatible_extra_args=True)
     return optax.chain(optax.masked(orthogonal, use_muon), adam)
+
+
+def _scale_by_published_muon(momentum: float) -> optax.GradientTransformation:
+    """Returns Muon with the momentum of its author: orthogonalised is G + mu M, where M was mu M + G.
+
+    (Keller Jordan, kellerjordan.github.io/posts/muon.) optax's divides G and M by bias corrections that differ in the
+    first steps; at a late count both are 1. Orthogonalisation removes a common factor, such as 1 - mu in its means.
+    """
+    late = 2**30
+    inner = optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=_dimensions)
+
+    def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        updates, after = inner.update(grads, state._replace(count=jnp.full_like(state.count, late)), params)
+        return updates, after._replace(count=optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 def _uses_muon(path: str, share: np.ndarray) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from lab import Finished, Lab
 from safetensors.numpy import load_file
 
+from bertjax.experiment.averaging import last_steps
 from bertjax.training import logging, loop
 from bertjax.training.run_context import RunContext
 
@@ -89,6 +92,25 @@ def test_the_last_checkpoints_are_averaged(
     assert "8 (the average of steps 4, 6, 8)" in card and "mlm_loss" not in card
     assert lab.run(*arguments, 2, "--step", 6, "--out", tmp_path / "two") == 0
     assert "the average of steps 4, 6 to" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stored", "count", "expected"),
+    [
+        (range(2, 11, 2), 5, (8, 10)),
+        (range(1, 21), 5, (16, 17, 18, 19, 20)),
+        (range(1, 21), 2, (19, 20)),
+        (range(1, 21), 1, (20,)),
+        ((3, 6), 5, (6,)),
+    ],
+)
+def test_only_the_last_part_of_a_run_is_averaged(
+    stored: tuple[int, ...], count: int, expected: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg: Any = SimpleNamespace(export=SimpleNamespace(average_last=count))
+    checkpoints: Any = SimpleNamespace(all_steps=lambda: list(stored))
+    assert last_steps(cfg, checkpoints, stored[-1]) == expected
+    assert ("in the last fifth of the run" in caplog.text) == (len(expected) < count)
 
 
 @pytest.mark.parametrize(

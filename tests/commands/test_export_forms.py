@@ -14,7 +14,8 @@ from lab import Finished, Lab
 from bertjax.experiment import export as command
 from bertjax.hf import push
 from bertjax.hf.pretrained import load_pretrained
-from bertjax.hf.sentence_transformers import Pooling, read_pooling
+from bertjax.hf.sentence_folders import read_pooling
+from bertjax.hf.sentence_transformers import Pooling
 
 
 def test_sentence_vectors(lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,7 +246,7 @@ def test_similarity_is_that_of_the_vectors_that_embed_writes(export: Path, tmp_p
     cosines = (vectors[0] * vectors[1]).sum(1) / np.prod([np.linalg.norm(side, axis=1) for side in vectors], axis=0)
     expected = scipy.stats.spearmanr(cosines, gold)[0], scipy.stats.pearsonr(cosines, gold)[0]
     assert f"spearman {expected[0]:.4f}  pearson {expected[1]:.4f}" in output
-    assert output.startswith("10 pairs, cosines of the summary token")
+    assert output.startswith("10 pairs, cosines of the first token")
 
 
 def test_embed_pools_as_the_folder_says(export: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -259,7 +259,7 @@ def test_embed_pools_as_the_folder_says(export: Path, tmp_path: Path, capsys: Ca
         return np.load(tmp_path / "v.npy")
 
     scaled, output = vectors(), capsys.readouterr().out
-    assert "the summary token, scaled to length one" in output and "2 of them were longer than 6 tokens" in output
+    assert "the first token, scaled to length one" in output and "2 of them were longer than 6 tokens" in output
     np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1.0, atol=1e-5)
     raw = vectors("--no-normalize")
     np.testing.assert_allclose(raw / np.linalg.norm(raw, axis=1, keepdims=True), scaled, atol=1e-5)

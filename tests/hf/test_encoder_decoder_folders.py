@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -12,13 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
+from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.seq2seq import Seq2SeqConfig
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.families import FAMILIES
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder, from_encoders
+from bertjax.hf.generate import _INERT_KEYS
 from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.load import read_folder
 from bertjax.hf.pretrained import load_pretrained
@@ -105,6 +109,58 @@ def test_settings_of_generation_are_carried_along(tmp_path: Path) -> None:
         ours.save_pretrained(tmp_path / "ours")
     with pytest.raises(UserError, match="'bart' is an encoder with a decoder, not a single network"):
         read_folder(tmp_path / "ours")
+
+
+def change_json(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_an_old_config_json_counts_only_without_the_file_of_settings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = random_transformers_model(CASES[0], "BartForConditionalGeneration")
+    theirs.generation_config.update(forced_eos_token_id=None, num_beams=3)
+    theirs.save_pretrained(tmp_path / "theirs")
+    change_json(tmp_path / "theirs/config.json", forced_eos_token_id=2, num_beams=7, length_penalty=0.6, max_length=9)
+    change_json(tmp_path / "theirs/generation_config.json", cache_implementation=None, tmperature=2.0)
+
+    def settings(folder: Path) -> tuple[Any, dict[str, Any]]:
+        expected = transformers.BartForConditionalGeneration.from_pretrained(folder).generation_config
+        names = ("forced_eos_token_id", "num_beams", "length_penalty", "max_length", "decoder_start_token_id")
+        loaded = load_pretrained(folder)
+        assert {name: loaded.generation.get(name) for name in names} == {
+            name: getattr(expected, name) for name in names
+        }
+        return loaded, {name: getattr(expected, name) for name in names}
+
+    loaded, values = settings(tmp_path / "theirs")
+    assert values["forced_eos_token_id"] is None and values["num_beams"] == 3
+    assert "generation_config.json: keys that bertjax does not know are ignored: tmperature" in caplog.text
+    loaded.save_pretrained(tmp_path / "copy")
+    assert settings(tmp_path / "copy")[1] == values
+    (tmp_path / "theirs/generation_config.json").unlink()
+    loaded, values = settings(tmp_path / "theirs")
+    assert values["forced_eos_token_id"] == 2 and values["num_beams"] == 7
+    loaded.save_pretrained(tmp_path / "copy", overwrite=True)
+    assert settings(tmp_path / "copy")[1] == values
+
+
+def test_every_setting_of_transformers_is_used_refused_or_without_effect() -> None:
+    unknown = transformers.GenerationConfig().to_dict().keys() - GenerationConfig.names() - {*_INERT_KEYS.split()}
+    assert not unknown
+
+
+@pytest.mark.parametrize("name", ["pegasus", "marian"])
+def test_a_table_that_is_computed_is_compared_with_the_file(name: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.family == name)
+    theirs = random_transformers_model(case, FAMILIES[name].architecture)
+    theirs.save_pretrained(tmp_path)
+    tensors, key = load_file(tmp_path / "model.safetensors"), "model.decoder.embed_positions.weight"
+    table = theirs.model.decoder.embed_positions.weight.detach().numpy()
+    for stored, fits in ((table, True), (table[::-1], False), (torch.tensor(table).bfloat16().float().numpy(), False)):
+        save_file(tensors | {key: np.ascontiguousarray(stored)}, tmp_path / "model.safetensors", {"format": "pt"})
+        with contextlib.nullcontext() if fits else pytest.raises(UserError, match=f"{key} is not the table"):
+            load_pretrained(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from bertjax.hf.forward import run_model
 from bertjax.hf.inputs import check_inputs
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
-from bertjax.hf.sentence_transformers import Pooling, pool, save_sentence_transformers
+from bertjax.hf.sentence_transformers import Pooling, pool, save_sentence_transformers, scale_to_unit_length
 from bertjax.models.model import HEADS
 from bertjax.parity.compare import random_params
 
@@ -300,5 +300,5 @@ def test_sentence_transformers_reads_a_mixture(tmp_path: Path) -> None:
     for text, vector in zip(["a b c", "d", "e f g h i j k"], vectors, strict=True):
         ids = np.array([[WORDS.index(word) for word in text.split()]])
         hidden = load_pretrained(tmp_path / "out")(ids).last_hidden_state
-        ours = pool(hidden, np.ones_like(ids), "mean", True)[0]
+        ours = scale_to_unit_length(np.asarray(pool(hidden, np.ones_like(ids), "mean")))[0]
         np.testing.assert_allclose(vector, ours, atol=TOLERANCE)

@@ -18,7 +18,14 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
-from bertjax.hf.sentence_transformers import Pooling, drop_heads, pool, read_pooling, save_sentence_transformers
+from bertjax.hf.sentence_folders import read_pooling
+from bertjax.hf.sentence_transformers import (
+    Pooling,
+    drop_heads,
+    pool,
+    save_sentence_transformers,
+    scale_to_unit_length,
+)
 from bertjax.parity.compare import random_params
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "sees", "likes", "a", "bird", "house"]]
@@ -33,7 +40,8 @@ def embed_ids(model: PretrainedModel, ids: Any, mask: Any = None, pooling: Pooli
     hidden = drop_heads(model)(ids, mask).last_hidden_state
     mask = np.ones(hidden.shape[:2], np.int32) if mask is None else np.asarray(mask, np.int32)
     pooling = pooling or Pooling()
-    return pool(hidden, mask, pooling.mode, pooling.normalize)
+    vectors = np.asarray(pool(hidden, mask, pooling.mode))
+    return scale_to_unit_length(vectors) if pooling.normalize else vectors
 
 
 def tokenizer_files() -> dict[str, bytes]:
@@ -143,7 +151,7 @@ def test_a_model_prints_on_one_line(model: PretrainedModel) -> None:
 
 def test_refusals(model: PretrainedModel, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    for arguments in ({"mode": "max"}, {"max_length": 0}):
+    for arguments in ({"mode": "sum"}, {"max_length": 0}):
         with pytest.raises(UserError):
             Pooling(**arguments)
     with pytest.raises(UserError, match="beyond the 11 tokens"):
@@ -153,37 +161,8 @@ def test_refusals(model: PretrainedModel, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-# Files of other versions of the libraries, or of other authors.
-FOREIGN = {
-    "version 6": ([0, 1, 2], {"pooling_mode": "cls"}, "cls"),
-    "two modes": ([0, 1], {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls, mean"),
-    "max": ([0, 1], {"pooling_mode": "max"}, "not max"),
-    "none": ([0, 1], {"pooling_mode_mean_tokens": False}, "not none"),
-    "dense": ([0, 1, 3], {"pooling_mode": "mean"}, "not Transformer, Pooling, Dense"),
-    "no pooling": ([0], {}, "not Transformer"),
-}
-
-
-@pytest.mark.parametrize("name", FOREIGN)
-def test_folders_of_others(tmp_path: Path, name: str) -> None:
-    chosen, pooling, expected = FOREIGN[name]
-    kinds = ["base.modules.transformer.Transformer", "modules.pooling.Pooling", "x.Normalize", "models.Dense"]
-    steps = [
-        {"idx": index, "path": "" if which == 0 else f"{which}_X", "type": f"sentence_transformers.{kinds[which]}"}
-        for index, which in enumerate(chosen)
-    ]
-    (tmp_path / "modules.json").write_text(json.dumps(steps))
-    (tmp_path / "1_X").mkdir()
-    (tmp_path / "1_X" / "config.json").write_text(json.dumps(pooling))
-    if expected == "cls":
-        assert read_pooling(tmp_path) == Pooling("cls", True, None)
-        return
-    with pytest.raises(UserError, match=expected):
-        read_pooling(tmp_path)
-
-
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "[1]", "nonsense", '[{"idx": 0, "path": "../..", "type": "x.Transformer"}]']
+    "text", ["{}", "[]", "[1]", "nonsense", '[{"idx": 0, "name": "0", "path": "../..", "type": "x.Transformer"}]']
 )
 def test_modules_of_strangers(tmp_path: Path, text: str) -> None:
     (tmp_path / "modules.json").write_text(text)
@@ -198,8 +177,10 @@ def test_a_plain_export_has_no_pooling(model: PretrainedModel, tmp_path: Path) -
 
 
 def test_a_row_without_tokens_is_finite() -> None:
-    vectors = pool(jnp.ones((1, 3, 4)), jnp.zeros((1, 3), jnp.int32), "mean", True)
-    assert np.isfinite(np.asarray(vectors)).all()
+    vectors = pool(
+        jnp.ones((1, 3, 4)), jnp.zeros((1, 3), jnp.int32), "mean+mean_sqrt_len_tokens+weightedmean+lasttoken"
+    )
+    assert not np.asarray(vectors).any()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="an optional library")

@@ -1,4 +1,4 @@
-"""Muon on stacked kernels against optax's on every layer's matrix; all other parameters by Adam."""
+"""Muon on stacked kernels against the published one on every layer's matrix; all other parameters by Adam."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from bertjax.types import Params
 
 
 def reference(config: OptimizerConfig, consistent_rms: float | None = 0.2, beta: float = 0.95) -> Flat:
-    """Applies optax's Muon to a tree of separate matrices, and its AdamW to the rest."""
+    """Applies the published momentum and optax's Muon to a tree of separate matrices, and its AdamW to the rest."""
     schedule, params = make_schedule(SCHEDULE), jax.tree.map(np.float32, apart(start()))
     decayed = {path: not {"bias", "scale"} & set(path.split("/")) for path in params}
     adam = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=_of(decayed))
-    muon = optax.contrib.muon(schedule, weight_decay=config.weight_decay, beta=beta, consistent_rms=consistent_rms)
+    decay = {"weight_decay": config.weight_decay, "consistent_rms": consistent_rms}
+    orthogonal = optax.contrib.muon(schedule, beta=0.0, nesterov=False, **decay)
+    muon = optax.chain(optax.trace(beta, nesterov=True), orthogonal)  # mu M + G, then G + mu M
     optimizer = optax.partition(
         {"muon": muon, "adam": adam}, {path: "muon" if "layers/kernel" in path else "adam" for path in params}
     )

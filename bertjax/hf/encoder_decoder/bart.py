@@ -16,16 +16,15 @@ import numpy as np
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, tower_entries, tower_sizes
+from bertjax.hf.json_keys import JsonKeys, refuse
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps.family import (
     Activation,
-    ConfigJson,
     Fields,
     change_defaults,
     linear,
     norm,
     parse_fields,
-    refuse,
     render_fields,
     table,
 )
@@ -70,7 +69,7 @@ def _tower_fields(tower: str) -> Fields:
     }
 
 
-def parse_towers(values: ConfigJson, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
+def parse_towers(values: JsonKeys, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
     """Returns the model of a config.json.
 
     Args:
@@ -124,7 +123,7 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
             Entry("decoder/mlm_head/bias", "final_logits_bias", "v", "row"),
         ),
         sizes=tower_sizes(config),
-        ignored=() if config.encoder.position_embedding == "learned" else (r"\.embed_positions\.weight$",),
+        computed={} if config.encoder.position_embedding == "learned" else _sinusoids(config),
         ties=copies,
     )
 
@@ -155,7 +154,7 @@ def _attention(param: str, tensor: str, config: EncoderConfig, source: str) -> t
     )
 
 
-def _parse_marian(values: ConfigJson, where: str) -> EncoderDecoderConfig:
+def _parse_marian(values: JsonKeys, where: str) -> EncoderDecoderConfig:
     config = parse_towers(values, _MARIAN_FIELDS, _MARIAN, where)
     size = values.get("decoder_vocab_size") or config.encoder.vocab_size
     if values.get("share_encoder_decoder_embeddings", True):
@@ -197,7 +196,7 @@ MBART = dataclasses.replace(
 
 
 def _sinusoids(config: EncoderDecoderConfig) -> Tensors:
-    """Returns the position tables, which files of Pegasus hold."""
+    """Returns the position tables; files of Pegasus hold them, those of Marian may."""
     positions = jnp.arange(config.encoder.max_position_embeddings)
     tables = np.asarray(sinusoids(positions, config.encoder.hidden_size), np.float32)
     return {f"model.{tower}.embed_positions.weight": tables for tower in ("encoder", "decoder")}
@@ -209,5 +208,5 @@ PEGASUS = dataclasses.replace(
     name="pegasus",
     architecture="PegasusForConditionalGeneration",
     parse=lambda values, where: parse_towers(values, _PEGASUS_FIELDS, _MARIAN | PRE_NORM, where),
-    constants=_sinusoids,
+    stores_computed=True,
 )

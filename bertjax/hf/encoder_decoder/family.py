@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
+from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError
 from bertjax.hf.export_plan import differing_fields
-from bertjax.hf.keymap import Entry, KeyMap, Tensors
-from bertjax.hf.keymaps.family import INERT_KEYS, ConfigJson, axis_sizes
+from bertjax.hf.json_keys import JsonKeys
+from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.hf.keymaps.family import INERT_KEYS, axis_sizes
 from bertjax.models.encoder_decoder import DECODER_HEADS
-
-log = logging.getLogger(__name__)
 
 Values = dict[str, Any]
 TOKEN_IDS = (
@@ -28,14 +27,16 @@ TOKEN_IDS = (
     "pad_token_id",
 )
 """Keys of config.json that say which tokens a generated text begins and ends with."""
-_GENERATION_KEYS = """
-bad_words_ids diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size length_penalty max_length
-max_new_tokens min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences remove_invalid_values
-repetition_penalty temperature top_k top_p typical_p
-"""
-GENERATION_KEYS = frozenset((*TOKEN_IDS, *_GENERATION_KEYS.split()))
-"""Keys of generation_config.json that older versions of `transformers` wrote into config.json."""
-_INERT = {*INERT_KEYS, *GENERATION_KEYS, "id2label", "num_labels", "is_encoder_decoder", "is_decoder", "prefix"}
+_INERT = {
+    *INERT_KEYS,
+    *GenerationConfig.names(),
+    "id2label",
+    "num_labels",
+    "is_encoder_decoder",
+    "is_decoder",
+    "prefix",
+    "remove_invalid_values",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,17 +51,17 @@ class EncoderDecoderFamily:
         make_keymap: returns the names of the parameters of a config.
         inert_keys: keys that change nothing, separated by spaces.
         counts_padding: True where positions count padding as well.
-        constants: returns tensors that files of the class hold although nothing is trained in them.
+        stores_computed: True where files of the class hold the computed tensors of the keymap.
     """
 
     name: str
     architecture: str
-    parse: Callable[[ConfigJson, str], EncoderDecoderConfig]
+    parse: Callable[[JsonKeys, str], EncoderDecoderConfig]
     render: Callable[[EncoderDecoderConfig], Values]
     make_keymap: Callable[[EncoderDecoderConfig], KeyMap]
     inert_keys: str = ""
     counts_padding: bool = True
-    constants: Callable[[EncoderDecoderConfig], Tensors] = lambda config: {}
+    stores_computed: bool = False
 
     def parse_config(self, values: Values, where: str) -> EncoderDecoderConfig:
         """Converts a config.json; names keys that bertjax does not know in a warning.
@@ -68,15 +69,13 @@ class EncoderDecoderFamily:
         Raises:
             UserError: a key would change what is computed in a way that is not supported.
         """
-        known = ConfigJson(values)
+        known = JsonKeys(values)
         try:
             config = self.parse(known, where)
         except UserError as error:
             text = str(error)
             raise error if text.startswith(where) else UserError(f"{where}: {text}") from None
-        unread = known.unread - _INERT - set(self.inert_keys.split())
-        if unread:
-            log.warning("%s: keys that bertjax does not know are ignored: %s", where, comma_list(sorted(unread), 8))
+        known.warn_of_unread(where, {*_INERT, *self.inert_keys.split()})
         start = values.get("decoder_start_token_id")
         return dataclasses.replace(config, family=self.name, decoder_start_token_id=start)
 
@@ -88,7 +87,7 @@ class EncoderDecoderFamily:
     def limitation(self, config: EncoderDecoderConfig) -> str:
         """Returns why the class cannot hold a model, "" if it can."""
         try:
-            other = self.parse(ConfigJson(self.render_config(config)), "config.json")
+            other = self.parse(JsonKeys(self.render_config(config)), "config.json")
         except UserError as error:
             return str(error)
         except KeyError as error:  # a table of the family has no word for the value

@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder import native
 from bertjax.hf.encoder_decoder.families import family_of, find_family
-from bertjax.hf.encoder_decoder.family import GENERATION_KEYS, TOKEN_IDS, EncoderDecoderFamily
+from bertjax.hf.encoder_decoder.family import TOKEN_IDS, EncoderDecoderFamily
 from bertjax.hf.generate import generation_file, read_generation
 from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors, tensors_to_params
 from bertjax.hf.load import local_model, read_config_json
@@ -84,9 +84,7 @@ def read_weights(folder: str | os.PathLike[str]) -> EncoderDecoderWeights:
     keymap = (family or native).make_keymap(config)
     tensors = _with_defaults(keymap, keymap.canonicalize(raw, file))
     params = tensors_to_params(keymap, tensors, (), file)
-    generation = {key: value for key, value in values.items() if key in GENERATION_KEYS and value is not None}
-    generation |= read_generation(folder)
-    return EncoderDecoderWeights(config, params, generation, read_tokenizer_files(folder))
+    return EncoderDecoderWeights(config, params, read_generation(folder, values), read_tokenizer_files(folder))
 
 
 def write_folder(
@@ -147,7 +145,7 @@ def _to_tensors(config: EncoderDecoderConfig, params: Params, family: EncoderDec
     """Returns all tensors of a file; layers that towers share are written twice for classes that do not share them."""
     keymap = (family or native).make_keymap(config)
     tensors = params_to_tensors(keymap, params, float32_config(config.encoder), ())
-    tensors |= {} if family is None else family.constants(config)
+    tensors |= keymap.computed if family is not None and family.stores_computed else {}
     if family is None or config.sharing != "all":
         return tensors
     return tensors | {

@@ -14,16 +14,15 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, tower_entries, tower_sizes
+from bertjax.hf.json_keys import JsonKeys, refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.family import (
     ACTIVATIONS,
-    ConfigJson,
     Fields,
     change_defaults,
     linear,
     norm,
     parse_fields,
-    refuse,
     render_fields,
     table,
 )
@@ -49,7 +48,7 @@ _STRUCTURE = {
 _MT5_FIELDS = change_defaults(_FIELDS, vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6)
 
 
-def _parse(values: ConfigJson, where: str, shared: Fields = _FIELDS) -> EncoderDecoderConfig:
+def _parse(values: JsonKeys, where: str, shared: Fields = _FIELDS) -> EncoderDecoderConfig:
     projection = values.get("feed_forward_proj", "relu" if shared is _FIELDS else "gated-gelu")
     gate, _, act = projection.rpartition("-") if isinstance(projection, str) else ("", "", "")
     refuse({"feed_forward_proj": act}, where, "feed_forward_proj", tuple(ACTIVATIONS), f"it is {projection!r}")

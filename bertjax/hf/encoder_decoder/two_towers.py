@@ -13,9 +13,10 @@ from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, tower_entries, tower_sizes
+from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import FAMILIES, find_family
-from bertjax.hf.keymaps.family import ConfigJson, Family
+from bertjax.hf.keymaps.family import Family
 from bertjax.models.encoder_decoder import shared_paths
 
 TOWERS = {"bert": "BertLMHeadModel", "roberta": "RobertaForCausalLM"}
@@ -23,7 +24,7 @@ TOWERS = {"bert": "BertLMHeadModel", "roberta": "RobertaForCausalLM"}
 _DECODER: Values = {"is_decoder": True, "add_cross_attention": True}
 
 
-def _parse(values: ConfigJson, where: str) -> EncoderDecoderConfig:
+def _parse(values: JsonKeys, where: str) -> EncoderDecoderConfig:
     encoder = _parse_tower(values.get("encoder"), f"{where}: encoder")
     values_of_decoder = dict(values.get("decoder") or {})
     for key, needed in _DECODER.items():

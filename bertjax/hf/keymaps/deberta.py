@@ -12,6 +12,7 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import bert_names as names
 from bertjax.hf.keymaps.family import (
@@ -25,7 +26,6 @@ from bertjax.hf.keymaps.family import (
     linear,
     norm,
     parse_fields,
-    refuse,
     table,
 )
 

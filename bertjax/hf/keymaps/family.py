@@ -8,13 +8,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError
+from bertjax.hf.json_keys import JsonKeys, refuse
 from bertjax.hf.keymap import Entry, KeyMap
 
 log = logging.getLogger(__name__)
 
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
+SEQUENCE = "sequence_classification"
 # Three spellings of the tanh formula, two of the erf one (transformers: activations.py).
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -33,6 +38,7 @@ class Activation(str):
     """The kind of a field that names an activation function."""
 
 
+Entries = Callable[[EncoderConfig], tuple[Entry, ...]]
 Fields = Mapping[str, tuple[str, Any, type]]
 """Key of config.json -> (field of `EncoderConfig`, default of the family's config class, kind)."""
 Refusals = tuple[tuple[str, tuple[Any, ...], str], ...]
@@ -71,6 +77,8 @@ class Family:
         make_keymap: returns the names of the parameters of a config.
         architectures: class -> heads that it requires, richest first, the bare model last; an export gets the first
             class whose heads the model has.
+        last_token_classes: further classes, which score a text by its last token that is no padding -> entries of their
+            head. It may lack biases: they are read as zeros, and a model whose biases are others is written otherwise.
         fields: keys of config.json that are fields of `EncoderConfig`.
         structure: fields of `EncoderConfig` that every model of the family has.
         constants: keys of config.json that every export gets.
@@ -103,14 +111,44 @@ class Family:
     old_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefix: str = ""
     sidecar_paths: tuple[str, ...] = ()
+    last_token_classes: Mapping[str, Entries] = dataclasses.field(default_factory=dict)
+
+    def heads_of(self, architecture: str) -> tuple[str, ...] | None:
+        """Returns the heads of a class, None for one that is not of the family."""
+        return (SEQUENCE,) if architecture in self.last_token_classes else self.architectures.get(architecture)
+
+    def keymap_for(self, architecture: str, config: EncoderConfig) -> KeyMap:
+        """Returns the names of the parameters in files of a class."""
+        keymap = self.make_keymap(config)
+        if architecture not in self.last_token_classes:
+            return keymap
+        others = tuple(entry for entry in keymap.entries if not entry.head)
+        return dataclasses.replace(keymap, entries=(*others, *self.last_token_classes[architecture](config)))
 
     def architecture_for(self, heads: tuple[str, ...]) -> str:
         """Returns the class for these heads; others (a pooler next to a masked LM) are stored with it, as by Google."""
         return next(name for name, required in self.architectures.items() if set(required) <= set(heads))
 
+    def last_token_class(self, config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, Any]) -> str | None:
+        """Returns the class among `last_token_classes` that can hold a model, None without one.
+
+        Args:
+            config: the model.
+            heads: its heads.
+            leaves: its parameters by path.
+        """
+        if heads != (SEQUENCE,) or config.pooling != "last" or not config.causal:
+            return None
+        for name in self.last_token_classes:
+            entries = self.keymap_for(name, config).entries
+            others = leaves.keys() - {path for entry in entries for path in entry.paths}
+            if all(path.endswith("/bias") and not np.any(leaves[path]) for path in others):
+                return name
+        return None
+
     def rename_for(self, architecture: str, name: str) -> str:
         """Returns the name of a tensor in a file of this class: files of the bare model have no prefix."""
-        return name.removeprefix(self.prefix) if not self.architectures[architecture] else name
+        return name if self.heads_of(architecture) else name.removeprefix(self.prefix)
 
     def parse_config(self, values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
         """Converts a config.json.
@@ -124,7 +162,7 @@ class Family:
         Raises:
             UserError: a key would change what is computed in a way that is not supported.
         """
-        values = ConfigJson(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
+        values = JsonKeys(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
         labels = parse_labels(values, where)
         for key, allowed, reason in (*_REFUSED, *self.refused):
             refuse(values, where, key, allowed, reason)
@@ -133,6 +171,13 @@ class Family:
             refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the word table")
         fields = {**self.structure, **parse_fields(values, self.fields, where)}
         fields |= self.parse_rest(values, fields, where)
+        if _first_architecture(values) in self.last_token_classes:
+            if values.get("pad_token_id") is None:
+                raise UserError(
+                    f"{where}: pad_token_id must be a number: the class scores the last token that has another"
+                )
+            refuse(values, where, "is_causal", (True, None), "the class scores the last token")
+            fields["pooling"] = "last"
         try:
             config = EncoderConfig(**{**fields, "family": self.name, "labels": labels})
         except UserError as error:
@@ -143,23 +188,22 @@ class Family:
         empty = [entry.tensor for entry in keymap.entries if 0 in entry.shape(keymap.sizes)]
         if empty:
             raise UserError(f"{where}: {empty[0]} would be empty; models of this class cannot do without it")
-        self._warn_of_ignored(values, where)
+        self._warn_of_ignored(values, config, where)
         return config
 
-    def _warn_of_ignored(self, values: ConfigJson, where: str) -> None:
+    def _warn_of_ignored(self, values: JsonKeys, config: EncoderConfig, where: str) -> None:
         for key, allowed, reason in self.training_only:
             if key in values and values[key] not in allowed:
                 log.warning("%s: %s = %r is ignored: %s", where, key, values[key], reason)
-        unread = values.unread - INERT_KEYS - {*self.inert_keys.split(), *self.aliases}
-        if unread:
-            log.warning("%s: keys that bertjax does not know are ignored: %s", where, comma_list(sorted(unread), 8))
+        of_generation = GenerationConfig.names() if config.causal else ()
+        values.warn_of_unread(where, {*INERT_KEYS, *self.inert_keys.split(), *self.aliases, *of_generation})
 
     def render_config(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
         """Returns the config.json of a model of class `architecture`, at the true vocabulary size.
 
         Labels are written only where they are predicted: `transformers` sizes heads with two outputs by them, too.
         """
-        predicted = {"sequence_classification", "token_classification"} & set(self.architectures[architecture])
+        predicted = {"sequence_classification", "token_classification"} & set(self.heads_of(architecture) or ())
         return {
             "architectures": [architecture],
             "model_type": self.model_type,
@@ -228,6 +272,11 @@ def table(param: str, tensor: str, axes: str) -> tuple[Entry, ...]:
     return (Entry(f"{param}/embedding", f"{tensor}.weight", axes),)
 
 
+def unbiased_scores(config: EncoderConfig) -> tuple[Entry, ...]:
+    """Returns the entry of the classifier that most decoders have."""
+    return linear("sequence_head/output", "score", "D C", bias=False, head=SEQUENCE)
+
+
 def _leaf(param: str | tuple[str, ...], leaf: str) -> str | tuple[str, ...]:
     return f"{param}/{leaf}" if isinstance(param, str) else tuple(f"{each}/{leaf}" for each in param)
 
@@ -262,27 +311,6 @@ def axis_sizes(config: EncoderConfig) -> dict[str, int]:
 # -- config.json -------------------------------------------------------------------------------------------------------
 
 
-class ConfigJson(dict[str, Any]):
-    """A config.json that knows which of its keys nothing has read yet."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self.unread = set(values)
-
-    def __getitem__(self, key: str) -> Any:
-        self.unread.discard(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Returns a value and counts the key as read."""
-        self.unread.discard(key)
-        return super().get(key, default)
-
-    def __contains__(self, key: object) -> bool:
-        self.unread.discard(str(key))
-        return super().__contains__(key)
-
-
 def _first_architecture(values: Mapping[str, Any]) -> str:
     return str((values.get("architectures") or [""])[0])
 
@@ -295,23 +323,6 @@ _MAX_LABELS = 100_000
 def change_defaults(fields: Fields, **defaults: Any) -> Fields:
     """Returns the fields with other defaults of their keys."""
     return {key: (name, defaults.get(key, default), kind) for key, (name, default, kind) in fields.items()}
-
-
-def refuse(values: Mapping[str, Any], where: str, key: str, allowed: tuple[Any, ...], reason: str) -> None:
-    """Checks that a key is absent or has a supported value.
-
-    Args:
-        values: config.json.
-        where: the file to name in errors.
-        key: the key.
-        allowed: supported values.
-        reason: why others are not.
-
-    Raises:
-        UserError: it has another value.
-    """
-    if key in values and values[key] not in allowed:
-        raise UserError(f"{where}: {key} = {values[key]!r} is not supported: {reason}")
 
 
 def parse_fields(values: Mapping[str, Any], fields: Fields, where: str) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""GPT-2 under Hugging Face's names (transformers: models/gpt2/modeling_gpt2.py) and its config.json.
-
-GPT2ForSequenceClassification is left out: it reads the last token that is not the pad id, even where the text holds it.
-"""
+"""GPT-2 under Hugging Face's names (transformers: models/gpt2/modeling_gpt2.py) and its config.json."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from bertjax.hf.keymaps.family import (
     norm,
     parse_fields,
     table,
+    unbiased_scores,
 )
 
 _FIELDS: Fields = {
@@ -141,4 +139,5 @@ FAMILY = Family(
     parse_rest=_parse_rest,
     render_rest=_render_rest,
     prefix="transformer.",
+    last_token_classes={"GPT2ForSequenceClassification": unbiased_scores},
 )

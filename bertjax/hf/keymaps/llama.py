@@ -2,7 +2,6 @@
 
 All but EuroBERT are decoders. `is_causal` in config.json says whether a token sees those after it: transformers 5 obeys
 it, so that a decoder that was trained as an encoder (arXiv:2404.05961) is one there, too; older versions ignore it.
-LlamaForSequenceClassification is left out: it reads the last token that is not the pad id, even where that is text.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.bert_names import classifier_entries
 from bertjax.hf.keymaps.family import (
@@ -24,8 +24,8 @@ from bertjax.hf.keymaps.family import (
     linear,
     norm,
     parse_fields,
-    refuse,
     table,
+    unbiased_scores,
 )
 
 _FIELDS: Fields = {
@@ -226,13 +226,16 @@ _LLAMA = Family(
     parse_rest=_parse_llama,
     render_rest=_render_llama,
     prefix="model.",
+    last_token_classes={"LlamaForSequenceClassification": unbiased_scores},
 )
 
 
 def _relative(name: str, classes: str, **changes: Any) -> Family:
     """Returns a family with Llama's names."""
     architectures = {each.replace("Llama", classes): heads for each, heads in _LLAMA.architectures.items()}
+    scored = {each.replace("Llama", classes): entries for each, entries in _LLAMA.last_token_classes.items()}
     defaults: dict[str, Any] = {"parse_rest": _parse_rest, "render_rest": _render_rest, "architectures": architectures}
+    defaults["last_token_classes"] = scored
     return dataclasses.replace(_LLAMA, name=name, model_type=name, **(defaults | changes))
 
 
@@ -275,6 +278,7 @@ _FAMILIES = (
             "EuroBertForTokenClassification": ("token_classification",),
             "EuroBertModel": (),
         },
+        last_token_classes={},
         fields=change_defaults(
             _FIELDS,
             vocab_size=128256,

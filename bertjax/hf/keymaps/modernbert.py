@@ -11,6 +11,7 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
+from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.family import (
     ENCODER_ONLY,
@@ -21,7 +22,6 @@ from bertjax.hf.keymaps.family import (
     linear,
     norm,
     parse_fields,
-    refuse,
     table,
 )
 

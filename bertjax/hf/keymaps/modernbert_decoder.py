@@ -12,9 +12,10 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.keymap import KeyMap
+from bertjax.hf.json_keys import refuse
+from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import modernbert
-from bertjax.hf.keymaps.family import linear, parse_fields, refuse
+from bertjax.hf.keymaps.family import SEQUENCE, linear, parse_fields
 
 
 def make_keymap(config: EncoderConfig) -> KeyMap:
@@ -32,6 +33,12 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
         if "Wqkv" not in entry.tensor and entry.head in ("", "mlm")
     ]
     return dataclasses.replace(keymap, entries=(*projections, *others), backbone=r"^(model|lm_head|decoder)\.")
+
+
+def _classifier_entries(config: EncoderConfig) -> tuple[Entry, ...]:
+    """Returns the entries of the classifier; one setting gives both of its layers a bias or none."""
+    entries = (entry for entry in modernbert.make_keymap(config).entries if entry.head == SEQUENCE)
+    return tuple(entry for entry in entries if config.head_dense_bias or entry.tensor != "classifier.bias")
 
 
 def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -60,6 +67,7 @@ FAMILY = dataclasses.replace(
     make_keymap=make_keymap,
     architectures={"ModernBertDecoderForCausalLM": ("mlm",), "ModernBertDecoderModel": ()},
     constants={"tie_word_embeddings": True, "eos_token_id": None},  # its other ids cannot be null
+    last_token_classes={"ModernBertDecoderForSequenceClassification": _classifier_entries},
     parse_rest=_parse_rest,
     render_rest=_render_rest,
 )

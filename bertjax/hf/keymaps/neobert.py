@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertjax.config.model import EncoderConfig
+from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.bert_names import classifier_entries
 from bertjax.hf.keymaps.family import (
@@ -20,7 +21,6 @@ from bertjax.hf.keymaps.family import (
     linear,
     norm,
     parse_fields,
-    refuse,
     table,
 )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import bert_names as names
 from bertjax.hf.keymaps import roberta
@@ -22,7 +23,6 @@ from bertjax.hf.keymaps.family import (
     linear,
     norm,
     parse_fields,
-    refuse,
 )
 
 _ROTARY = {"position_embedding": "none", "attention_position": "rotary", "initializer": "normal"}

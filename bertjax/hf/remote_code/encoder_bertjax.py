@@ -173,7 +173,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
             raise ValueError('output_attentions needs a model loaded with attn_implementation="eager"')
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden,
-            pooler_output=None if self.pooler is None else self.pooler(self.summary(hidden, mask)),
+            pooler_output=None if self.pooler is None else self.pooler(self.summary(hidden, mask, input_ids)),
             hidden_states=(*states[:-1], hidden) if with_states else None,
             attentions=tuple(attentions) if with_attentions else None,
             cross_attentions=tuple(crossed) if with_attentions and encoder_hidden_states is not None else None,
@@ -259,11 +259,18 @@ class BertjaxModel(BertjaxPreTrainedModel):
             distances = distances.clamp(-self.config.clamp_len, self.config.clamp_len)
         return self.distance_dropout(sinusoids(distances, self.config.hidden_size).to(hidden.dtype))
 
-    def summary(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Returns one vector per sequence [B, D]: of its first token, of its last, or the mean of the real ones."""
+    def summary(self, hidden: Tensor, mask: Tensor | None, input_ids: Tensor | None = None) -> Tensor:
+        """Returns one vector per sequence [B, D]: of its first token, of its last, or the mean of the real ones.
+
+        The last token of a causal model is the last one that is not the pad token, as in classes of `transformers`.
+        """
         if self.config.pooling in ("mean", "late"):
             weights = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
             return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+        if self.config.pooling == "last" and self.config.causal and input_ids is not None:
+            indices = torch.arange(hidden.shape[1], device=hidden.device)
+            last = (indices * (input_ids != self.config.pad_token_id)).argmax(dim=-1)
+            return hidden[torch.arange(len(hidden), device=hidden.device), last]
         return hidden[:, {"first": 0, "last": -1}[self.config.pooling]]
 
     def decode(

@@ -219,7 +219,7 @@ class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
         elif self.config.classifier_dense == "pooler":
             logits = self.sequence_head(outputs.pooler_output)
         else:
-            logits = self.sequence_head(self.encoder.summary(outputs.last_hidden_state, mask))
+            logits = self.sequence_head(self.encoder.summary(outputs.last_hidden_state, mask, input_ids))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config)
