@@ -27,10 +27,11 @@ from bertjax.data.sentencepiece_model import (
 )
 from bertjax.data.special_tokens import TokenizerFamily
 from bertjax.data.word_cache import FlatTokens, WordCache, flatten_ids, has_independent_words
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shortened
 
 KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram", "WordLevel": "wordlevel"}
 """Kind of tokenizer by the type of the model in its `tokenizer.json`."""
+_MOST_UNUSED = 10_000  # ids without a token
 
 
 class HuggingFaceBackend:
@@ -58,16 +59,27 @@ class HuggingFaceBackend:
 
     @functools.cached_property
     def tokens(self) -> list[str]:
-        """Returns the token of every id; raises `UserError` if an id is missing."""
+        """Returns the token of every id, a name that no text has where none is; raises `UserError` for a shared id."""
         vocabulary = self.marked.get_vocab(with_added_tokens=True)
-        token_list = [""] * len(vocabulary)
+        size = 1 + max(vocabulary.values(), default=-1)
+        if size > 2 * len(vocabulary) + _MOST_UNUSED:
+            token = max(vocabulary, key=vocabulary.__getitem__)
+            raise UserError(
+                f"tokenizer: token {shortened(token)} has id {size - 1}, but there are only {len(vocabulary)} tokens; "
+                "number them without such gaps"
+            )
+        token_list = [""] * size
+        held = [False] * size
         for token, index in vocabulary.items():
-            if index >= len(token_list):
+            if held[index]:
                 raise UserError(
-                    f"tokenizer: token {token!r} has id {index}, but there are only {len(token_list)} tokens"
+                    f"tokenizer: {shortened(token_list[index])} and {shortened(token)} have one id, {index}; remove one "
+                    "of the two from the vocabulary or the added tokens"
                 )
-            token_list[index] = token
-        return token_list
+            token_list[index], held[index] = token, True
+        return [
+            token if known else f"<no token {n}>" for n, (token, known) in enumerate(zip(token_list, held, strict=True))
+        ]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of every text, int32 [tokens], without special tokens."""

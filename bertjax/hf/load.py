@@ -30,7 +30,6 @@ from bertjax.hf.safe_files import (
     read_shard_names,
     read_tensor_names,
     read_tensors,
-    read_tokenizer_files,
     require_safetensors,
 )
 from bertjax.io import hub

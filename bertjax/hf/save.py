@@ -25,11 +25,9 @@ from bertjax.hf.model_card import MARKER, render_model_card
 from bertjax.hf.safe_files import (
     CONFIG,
     INDEX,
-    TOKENIZER_FILES,
     WEIGHTS,
     read_safetensors,
     read_tensors,
-    read_tokenizer_files,
     write_safetensors,
 )
 from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS, write_sidecar
