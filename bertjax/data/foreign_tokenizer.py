@@ -12,14 +12,14 @@ import json
 import logging
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.data.special_tokens import TokenizerFamily, declared_family, find_family
-from bertjax.data.tokenizer_backends import HuggingFaceBackend
+from bertjax.data.tokenizer_backends import HuggingFaceBackend, tokens_by_id
 from bertjax.data.tokenizer_probe import read_backend
-from bertjax.errors import UserError, is_panic, one_line
+from bertjax.errors import UserError, comma_list, is_panic, one_line, shortened
 from bertjax.io.stderr import silence_stderr
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ _SAMPLES = (
 class TokenizerFacts(NamedTuple):
     """What is declared of a tokenizer besides its ids.
 
-    roles: tokens by role, None where only their names tell · token_types: whether models read them, None if nothing says
-    so · padding_side, truncation_side: left or right.
+    roles: tokens by role, None where only their names tell · token_types: whether models read them, None if unknown ·
+    padding_side, truncation_side: left or right.
     """
 
     roles: Mapping[str, str] | None = None
@@ -74,11 +74,14 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
         for file, content in files.items():
             (folder / file).write_bytes(content)
         (folder / CONFIG).write_text(json.dumps(_checked_config(files, where)), encoding="utf-8")
-        loaded = _open(folder, _model_facts(model), where)
+        loaded = _open(folder, _model_facts(model), where, files)
     kind = type(loaded).__name__
     if not loaded.is_fast:
-        raise UserError(f"{where / CONFIG}: tokenizer_class={kind} is Python code of transformers without rules that "
-                        "tokenizers could run; it is not supported")  # fmt: skip
+        raise UserError(
+            f"{where / CONFIG}: tokenizer_class={kind} is Python code of transformers, whose rules no "
+            "tokenizer.json holds; it is not supported"
+        )
+    require_own_ids(_declared_ids(files, where), loaded.get_vocab(), where)
     loaded.backend_tokenizer.no_truncation()
     loaded.backend_tokenizer.no_padding()
     backend = read_backend(loaded.backend_tokenizer.to_str(), where)
@@ -152,7 +155,41 @@ def _model_facts(values: Mapping[str, Any]) -> dict[str, Any]:
     return facts | {key: tower for key, tower in towers.items() if tower}
 
 
-def _open(folder: Path, model: dict[str, Any], where: Path) -> Any:
+def _declared_ids(files: Mapping[str, bytes], where: Path) -> Iterator[tuple[str, str, int]]:
+    """Yields every added token with the file that gives it an id."""
+    for file in ("tokenizer.json", "added_tokens.json", CONFIG):
+        values = read_json_object(files[file], where / file) if file in files else {}
+        if file == "added_tokens.json":
+            yield from ((file, token, index) for token, index in values.items())
+        else:
+            yield from ((file, *pair) for pair in added_ids(values))
+
+
+def added_ids(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yields token and id of what a tokenizer.json or tokenizer_config.json adds."""
+    tokens = [*values.get("added_tokens", ())]
+    tokens += [{**token, "id": int(index)} for index, token in (values.get("added_tokens_decoder") or {}).items()]
+    yield from ((token["content"], token["id"]) for token in tokens)
+
+
+def require_own_ids(declared: Iterable[tuple[str, str, int]], vocabulary: Mapping[str, int], where: Path) -> None:
+    """Raises `UserError` where two tokens have one id.
+
+    Args:
+        declared: (file, token, id) of added tokens.
+        vocabulary: ids by token, as they were read.
+        where: the folder, for messages.
+    """
+    tokens = tokens_by_id(vocabulary)
+    for file, token, index in declared:
+        if index < len(tokens) and tokens[index] != token and tokens[index] in vocabulary:
+            raise UserError(
+                f"{where / file}: {shortened(token)} has id {index}, which is that of {shortened(tokens[index])}; give "
+                "each added token an id of its own"
+            )
+
+
+def _open(folder: Path, model: dict[str, Any], where: Path, files: Iterable[str]) -> Any:
     """Returns the tokenizer of `transformers`, which neither runs code of the folder nor asks a network."""
     with silence_stderr():  # Rust prints its panics, and transformers that torch is not installed
         import transformers
@@ -170,9 +207,11 @@ def _open(folder: Path, model: dict[str, Any], where: Path) -> Any:
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
-            reason = one_line(error).replace(str(folder), str(where))
-            raise UserError(f"{where}: transformers cannot read this tokenizer ({reason}); copy its files again, with "
-                            "config.json and tokenizer_config.json") from error  # fmt: skip
+            reason = f"{type(error).__name__}: {one_line(error)}".replace(str(folder), str(where))
+            raise UserError(
+                f"{where}: transformers cannot read {comma_list(files)} ({reason}); copy all files of the "
+                f"tokenizer, and name its tokenizer_class in {CONFIG}"
+            ) from error
         finally:
             their_log.set_verbosity(verbosity)
 
@@ -181,14 +220,16 @@ def _require_agreement(loaded: Any, backend: HuggingFaceBackend, token_types: bo
     """Refuses a class that treats text before or after its `tokenizers.Tokenizer` sees it."""
     for texts in (*((sample,) for sample in _SAMPLES), _SAMPLES[:2]):
         try:
-            theirs = loaded(*texts)
+            theirs = loaded(*texts, verbose=False)
         except Exception as error:
             raise UserError(f"{what} reads no plain text ({one_line(error)}); it is not supported") from error
         ours = backend.marked.encode(*texts)
         same = list(theirs["input_ids"]) == ours.ids
         if not same or (token_types and list(theirs["token_type_ids"]) != ours.type_ids):
-            raise UserError(f"{what} does more than its tokenizer.json says: {texts[0]!r} gets other ids or token types; "
-                            "it is not supported")  # fmt: skip
+            raise UserError(
+                f"{what} does more than its tokenizer.json says: {texts[0]!r} gets other ids or token types; it is not "
+                "supported"
+            )
 
 
 def read_json_object(content: bytes, path: Path) -> dict[str, Any]:

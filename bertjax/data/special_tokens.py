@@ -171,7 +171,10 @@ def find_family(spec: TokenizerFamily, any_types: bool = False) -> tuple[str, To
     """
     for name in sorted(FAMILIES, key=lambda name: FAMILIES[name].model != spec.model):
         family = FAMILIES[name]
-        if {role: family.roles.get(role) for role in ROLES} != {role: spec.roles.get(role) for role in ROLES}:
+        others = family.roles.keys() - {*ROLES}
+        if any(family.roles.get(role) != spec.roles.get(role) for role in ROLES):
+            continue
+        if any(spec.roles.get(role, family.roles[role]) != family.roles[role] for role in others):
             continue
         layouts = (spec.single, spec.pair), (family.single, family.pair)
         if _without_types(layouts[0]) != _without_types(layouts[1]):

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.foreign_tokenizer import ReadTokenizer, TokenizerFacts, read_foreign, read_json_object, with_facts
+from bertjax.data.foreign_tokenizer import (
+    ReadTokenizer,
+    TokenizerFacts,
+    added_ids,
+    read_foreign,
+    read_json_object,
+    require_own_ids,
+    with_facts,
+)
 from bertjax.data.special_tokens import FAMILIES, TokenizerFamily, family_of
 from bertjax.data.tokenizer import FAMILY_KEY, SETTINGS_FILE, Tokenizer
 from bertjax.data.tokenizer_backends import KINDS, HuggingFaceBackend, SentencePieceBackend
@@ -104,8 +112,8 @@ def _read_file(path: Path, family: str | None, lowercase: bool | None) -> Tokeni
     elif path.suffix == ".model":
         if family not in _SENTENCEPIECE_CLASSES:
             raise UserError(
-                f"{path}: a sentencepiece model does not say which class of transformers reads it; give its folder, with "
-                f"tokenizer_config.json, or set data.tokenizer_family ({', '.join(_SENTENCEPIECE_CLASSES)})"
+                f"{path}: a sentencepiece model does not say which class of transformers reads it; give its folder, "
+                f"with tokenizer_config.json, or set data.tokenizer_family ({', '.join(_SENTENCEPIECE_CLASSES)})"
             )
         kind, name = _SENTENCEPIECE_CLASSES[family], FAMILIES[family].sentencepiece_file
     else:
@@ -167,7 +175,10 @@ def _read_json(path: Path, content: bytes) -> HuggingFaceBackend:
     model = values.get("model")
     if not isinstance(model, dict) or model.get("type") not in KINDS:
         raise UserError(f"{path}: no {', '.join(KINDS)} model in it; is it the tokenizer.json of transformers?")
-    return read_backend(json.dumps(values, ensure_ascii=False), path)
+    backend = read_backend(json.dumps(values, ensure_ascii=False), path)
+    added = ((path.name, *pair) for pair in added_ids(values))
+    require_own_ids(added, backend.marked.get_vocab(with_added_tokens=True), path.parent)
+    return backend
 
 
 def _read_sentencepiece(path: Path, spec: TokenizerFamily, lowercase: bool) -> SentencePieceBackend:

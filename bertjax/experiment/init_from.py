@@ -98,7 +98,7 @@ def load_initial_weights(
     )
     match = _match_tokens(cfg, folder, source.tokenizer, tokenizer)
     params = host_copy(state.params)
-    lines = _tables(source.config, exp.model, match, cfg.init_positions)
+    lines = _tables(source, exp.model, match, cfg.init_positions)
     fresh, unused = set(flatten_tree(params)), dict[int, set[str]]()
     for name, tower in _towers(exp.objective, source).items():
         config = exp.objective.networks[name].config
@@ -283,9 +283,13 @@ def fill_network(objective: Objective, params: Params, name: str, source: Params
     return built, set(filled)
 
 
-def _tables(old: EncoderConfig, new: EncoderConfig, match: TokenMatch, how: str) -> list[str]:
+def _tables(source: SourceModel, new: EncoderConfig, match: TokenMatch, how: str) -> list[str]:
     """Describes how the tables of tokens and positions changed."""
-    lines = []
+    lines, old, tokens = [], source.config, source.tokenizer.size
+    if old.vocab_size > tokens:
+        lines.append(
+            f"embeddings: {old.vocab_size:,} rows there for {tokens:,} tokens: the rows after these are dropped"
+        )
     if match.matched < len(match.parts):
         lines.append(
             f"tokens: {match.matched:,} of {len(match.parts):,} kept, {match.composed:,} composed of old ones, "

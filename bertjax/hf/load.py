@@ -33,6 +33,7 @@ from bertjax.hf.safe_files import (
     require_safetensors,
 )
 from bertjax.io import hub
+from bertjax.io.foreign_files import read_tokenizer_files
 from bertjax.io.staging import local_copy
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.model import HEADS

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 PICKLE_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
@@ -83,6 +84,8 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
     Raises:
         UserError: safetensors are missing, or a file is unreadable, inconsistent or outside the folder.
     """
+    if (folder / ADAPTER).exists():
+        log.warning("%s is not read: the weights are those without the adapter", folder / ADAPTER)
     if (folder / WEIGHTS).exists():
         return read_safetensors(folder, WEIGHTS), f"{folder / WEIGHTS}"
     if (folder / INDEX).exists():

@@ -32,6 +32,7 @@ from bertjax.hf.safe_files import (
 )
 from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS, write_sidecar
 from bertjax.io.atomic import atomic_folder
+from bertjax.io.foreign_files import TOKENIZER_FILES, read_tokenizer_files
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.types import Params
 

@@ -102,7 +102,7 @@ def _fill_batch(
 
 def _most_likely(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> list[MaskPrediction]:
     probabilities = np.asarray(jax.nn.softmax(logits))
-    best = np.argsort(-probabilities, kind="stable")[:top_k]
+    best = np.argsort(-probabilities[: tokenizer.size], kind="stable")[:top_k]  # a model may have rows without a token
     return [
         MaskPrediction(tokenizer.decode([int(i)]).strip() or tokenizer.tokens[i], float(probabilities[i])) for i in best
     ]

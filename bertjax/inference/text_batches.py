@@ -28,8 +28,8 @@ class TokenizedTexts:
     Attributes:
         ids: int32 [total].
         types: Token types, int32 [total].
-        words: int32 [total], index of the word in its text, as the tokenizer splits words; -1 for special tokens that
-            were added.
+        words: int32 [total], index of the word in its text, as the tokenizer splits words; -1 for special tokens, added
+            or written in the text.
         offsets: int64 [n + 1].
         num_truncated: Number of texts that were truncated.
     """
@@ -93,13 +93,14 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer, max_length: int | None = None) -> None:
         self._engine = tokenizer.engine
+        self._special_ids, self._unk_id = np.array(tokenizer.special_ids, np.int32), tokenizer.unk_id
         if max_length is None:
             return
         added = self._engine.num_special_tokens_to_add(False)
         if max_length <= added:
             raise UserError(f"max-length {max_length} leaves nothing for text in addition to {added} special tokens")
         self._engine = type(self._engine).from_str(self._engine.to_str())  # a copy, because the setting would persist
-        self._engine.enable_truncation(max_length)
+        self._engine.enable_truncation(max_length, direction=tokenizer.spec.truncation_side)
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
         """Returns the tokens of texts."""
@@ -117,9 +118,11 @@ class TextEncoder:
     def _encode(self, texts: Sequence[str]) -> TokenizedTexts:
         encodings = self._engine.encode_batch(list(texts))
         words = [[-1 if word is None else word for word in each.word_ids] for each in encodings]
-        is_special = _concatenate([each.special_tokens_mask for each in encodings]) > 0
+        ids = _concatenate([each.ids for each in encodings])
+        is_added = _concatenate([each.special_tokens_mask for each in encodings]) > 0
+        is_special = is_added | (np.isin(ids, self._special_ids) & (ids != self._unk_id))
         return TokenizedTexts(
-            ids=_concatenate([each.ids for each in encodings]),
+            ids=ids,
             types=_concatenate([each.type_ids for each in encodings]),
             words=np.where(is_special, np.int32(-1), _concatenate(words)),
             offsets=np.cumsum([0, *map(len, encodings)], dtype=np.int64),

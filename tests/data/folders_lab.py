@@ -27,7 +27,26 @@ SCRIPTS = {
     "Hangul": "가나다라마바사아자차카타파하한국어말",
 }
 """Ten scripts, with marks, capital letters that fold oddly, and half-width kana."""
-_MARKS = ["", "", ".", ",", "!", "。", "؟", "।", " - ", "'s", "  ", " (1,000)", "\u00a0", "\u3000", "🙂", "\u200d", "e\u0301", "ﬁ"]
+_MARKS = [
+    "",
+    "",
+    ".",
+    ",",
+    "!",
+    "。",
+    "؟",
+    "।",
+    " - ",
+    "'s",
+    "  ",
+    " (1,000)",
+    "\u00a0",
+    "\u3000",
+    "🙂",
+    "\u200d",
+    "e\u0301",
+    "ﬁ",
+]
 
 
 @functools.cache
@@ -35,7 +54,7 @@ def lines(number: int = 200) -> tuple[str, ...]:
     """Returns lines of random words, twenty lines of each script, some of them mixed, capital or oddly spaced."""
     rng = random.Random(7)
     result = []
-    for number_of_line, script in zip(range(number), itertools.cycle(SCRIPTS)):
+    for script in itertools.islice(itertools.cycle(SCRIPTS), number):
         others = [script, script, script, "Latin", rng.choice(list(SCRIPTS))]
         words = []
         for _ in range(rng.randint(1, 12)):
@@ -193,5 +212,3 @@ def write_folder(layout: Layout, folder: Path, settings: Mapping[str, Any]) -> P
         return folder  # as the first releases: files and config.json alone
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
-
-

@@ -97,7 +97,8 @@ def test_files_of_xlm_roberta_are_read_by_its_class(tmp_path: Path) -> None:
             assert script().count_equal(theirs, tokenizer, TEXTS, special=True) == len(TEXTS)
         if name == "XLM-R":
             assert (copy / "sentencepiece.bpe.model").read_bytes() == (source / "sentencepiece.bpe.model").read_bytes()
-        assert load_tokenizer(copy, family=tokenizer.family).digest == tokenizer.digest
+        bare = load_tokenizer(copy / "sentencepiece.bpe.model", family=tokenizer.family)
+        assert bare.tokens == tokenizer.tokens and script().count_equal(theirs, bare, TEXTS, special=True) == len(TEXTS)
         assert load_tokenizer(export).family == tokenizer.family
 
 
@@ -140,7 +141,7 @@ def test_words_of_a_pattern() -> None:
 def test_declared_roles_overrule_the_usual_names(tmp_path: Path) -> None:
     build("Llama 3", tmp_path)
     declared = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    roles = {"pad_token": {"content": "<|reserved_special_token_1|>"}, "mask_token": "<|reserved_special_token_0|>"}
+    roles = {"pad_token": {"__type": "AddedToken", "content": "<|reserved_special_token_1|>"}, "mask_token": "<|reserved_special_token_0|>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(declared | roles))
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.tokens[tokenizer.pad_id] == "<|reserved_special_token_1|>"
