@@ -85,6 +85,10 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
     loaded.backend_tokenizer.no_truncation()
     loaded.backend_tokenizer.no_padding()
     backend = read_backend(loaded.backend_tokenizer.to_str(), where)
+    if {*backend.tokens} <= {*backend.special}:
+        raise UserError(
+            f"{where}: {kind} of transformers finds no vocabulary in {comma_list(files)}; copy its own files"
+        )
     token_types = "token_type_ids" in loaded.model_input_names
     _require_agreement(loaded, backend, token_types, f"{where}: {kind}")
     roles = {
