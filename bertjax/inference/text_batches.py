@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,8 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer, max_length: int | None = None) -> None:
         self._engine = tokenizer.engine
-        self._special_ids, self._unk_id = np.array(tokenizer.special_ids, np.int32), tokenizer.unk_id
+        self._special_ids = np.array([index for index in tokenizer.special_ids if index != tokenizer.unk_id], np.int32)
+        self._unknown = tokenizer.tokens[tokenizer.unk_id] if tokenizer.unk_id >= 0 else None
         if max_length is None:
             return
         added = self._engine.num_special_tokens_to_add(False)
@@ -120,7 +121,8 @@ class TextEncoder:
         words = [[-1 if word is None else word for word in each.word_ids] for each in encodings]
         ids = _concatenate([each.ids for each in encodings])
         is_added = _concatenate([each.special_tokens_mask for each in encodings]) > 0
-        is_special = is_added | (np.isin(ids, self._special_ids) & (ids != self._unk_id))
+        is_unknown = _concatenate(list(map(self._is_unknown, texts, encodings))) > 0
+        is_special = is_added | np.isin(ids, self._special_ids) | is_unknown
         return TokenizedTexts(
             ids=ids,
             types=_concatenate([each.type_ids for each in encodings]),
@@ -128,6 +130,12 @@ class TextEncoder:
             offsets=np.cumsum([0, *map(len, encodings)], dtype=np.int64),
             num_truncated=sum(bool(each.overflowing) for each in encodings),
         )
+
+    def _is_unknown(self, text: str, encoding: Any) -> Sequence[bool]:
+        """Returns whether each token is that of unknown characters, written in the text: GPT-2 has one special token."""
+        if self._unknown is None or self._unknown not in text:
+            return [False] * len(encoding)
+        return [text[begin:end].strip() == self._unknown for begin, end in encoding.offsets]
 
 
 def _concatenate(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:

@@ -111,6 +111,14 @@ def test_the_plain_folder_loads(folder: Path) -> None:
     assert load_source_model(folder).tokenizer.size <= 60
 
 
+def test_an_adapter_that_is_not_applied_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load_pretrained(folder)
+    assert not caplog.text
+    (folder / "adapter_config.json").write_text("{}")
+    load_pretrained(folder)
+    assert "adapter_config.json is not read: the weights are those without the adapter" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

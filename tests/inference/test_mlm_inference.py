@@ -148,6 +148,14 @@ def test_masks_are_known_by_either_spelling(spelling: str) -> None:
     assert ways[0] == ways[1] == ways[2] and [len(mask) for mask in ways[0][0]] == [3, 3]
 
 
+def test_rows_without_a_token_are_not_predicted() -> None:
+    """Many published models have more rows than tokens; probabilities are those of all rows."""
+    model, tokenizer = model_of(dataclasses.replace(PLAIN, vocab_size=58)), Words("[MASK]")
+    [[[*predictions]]] = fill_masks(model, tokenizer, ["w1 [MASK] the"], 58)
+    assert {each.token for each in predictions} == {*tokenizer.tokens}
+    assert 0.1 < sum(each.probability for each in predictions) < 0.99
+
+
 def test_any_number_of_sentences() -> None:
     model, tokenizer = model_of(PLAIN), Words("[MASK]")
     sentences = [f"w{number % 20} [MASK] " + "the " * (number % 5) for number in range(70)]
