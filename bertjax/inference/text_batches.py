@@ -132,7 +132,7 @@ class TextEncoder:
         )
 
     def _is_unknown(self, text: str, encoding: Any) -> Sequence[bool]:
-        """Returns whether each token is the one of unknown characters, written out: GPT-2 has no other special token."""
+        """Returns whether each token is the unknown one, written out in the text (GPT-2 has no other special token)."""
         if self._unknown is None or self._unknown not in text:
             return [False] * len(encoding)
         return [text[begin:end].strip() == self._unknown for begin, end in encoding.offsets]
