@@ -7,9 +7,8 @@ import os
 from bertjax.api.errors import python_errors
 from bertjax.api.models import ModelSource, load_pretrained
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
-from bertjax.experiment.open_model import tokenizer_folder
+from bertjax.experiment.open_model import tokenizer_of
 from bertjax.hf.encoder_decoder import pretrained
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
@@ -50,5 +49,4 @@ def _read(source: ModelSource, name: str) -> tuple[PretrainedModel, Tokenizer]:
     model = source if isinstance(source, PretrainedModel) else load_pretrained(os.fspath(source))
     if not isinstance(model, PretrainedModel):
         raise UserError(f"{name}={source} has an encoder and a decoder already; give a single network")
-    with tokenizer_folder(model.tokenizer_files) as folder:
-        return model, load_tokenizer(folder)
+    return model, tokenizer_of(model)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 SPACE = "▁"  # how sentencepiece writes a space
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of tokens
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # types of tokens
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 UNMATCHED = "\uffff"  # before names that text must not match; a noncharacter
 _USER_DEFINED_SCORE = -0.1  # sentencepiece prefers them to everything
@@ -45,8 +45,6 @@ class ModelSpec:
         byte_fallback: unknown characters become their UTF-8 bytes.
         adds_prefix: a space is put before every text.
         trims_spaces: spaces at both ends are removed and runs of them become one.
-        escapes_spaces: tokens hold `▁` for spaces.
-        spaces_end_words: spaces belong to the word before.
         composes: text is composed (NFC) before and after these rules, as in the models that bertjax trains.
     """
 
@@ -58,8 +56,6 @@ class ModelSpec:
     byte_fallback: bool
     adds_prefix: bool
     trims_spaces: bool
-    escapes_spaces: bool
-    spaces_end_words: bool
     composes: bool = False
 
     @property
@@ -75,17 +71,6 @@ class ModelSpec:
         return dataclasses.replace(
             self, tokens=tuple(UNMATCHED + token if kind in controls else token for token, kind in pairs)
         )
-
-    @property
-    def reason_against(self) -> str:
-        """Returns why `transformers` cannot read text as this model does; empty if it can."""
-        if self.kind == "word":
-            return "model_type=word"
-        if self.spaces_end_words:
-            return "treat_whitespace_as_suffix=true"
-        if not self.escapes_spaces:
-            return "escape_whitespaces=false"
-        return "unused tokens" if _UNUSED in self.types else ""
 
 
 def read_spec(model: bytes) -> ModelSpec:
@@ -110,8 +95,6 @@ def read_spec(model: bytes) -> ModelSpec:
         byte_fallback=bool(trainer.get(35, 0)),
         adds_prefix=bool(normalizer.get(3, 1)),
         trims_spaces=bool(normalizer.get(4, 1)),
-        escapes_spaces=bool(normalizer.get(5, 1)),
-        spaces_end_words=bool(trainer.get(24, 0)),
         composes=normalizer.get(1) == _COMPOSING,
     )
 
@@ -120,7 +103,7 @@ def translate_model(spec: ModelSpec, folding: Any | None) -> Any:
     """Returns the model as a `tokenizers.Tokenizer` that recognizes no special tokens yet.
 
     Args:
-        spec: the model, without a `reason_against`.
+        spec: the model.
         folding: normalizer that sees text first, if any.
     """
     from tokenizers import AddedToken, Tokenizer, pre_tokenizers

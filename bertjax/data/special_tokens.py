@@ -7,9 +7,9 @@ ModernBERT. Tokenizers of no such family (Llama, Gemma, Qwen) have the roles tha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from bertjax.errors import UserError, require_one_of
+from bertjax.errors import require_one_of
 
 SENTINEL = "<extra_id_{}>"
 """Tokens that stand for dropped spans, numbered from 0; in T5's vocabulary the first one has the highest id."""
@@ -36,6 +36,7 @@ class TokenizerFamily:
     lowercase: bool = False
     token_types: bool = True
     padding_side: str = "right"
+    truncation_side: str = "right"
     huggingface_class: str = "PreTrainedTokenizerFast"
     sentencepiece_file: str = "spiece.model"
     file_first: tuple[str, ...] = ()  # first tokens of that file where its ids are not those of the model (fairseq)
@@ -142,8 +143,6 @@ FAMILIES: dict[str, TokenizerFamily] = {
     "xlnet": _XLNET,
     "mpnet": _MPNET,
 }
-OF_MODELS = ("xlm-roberta", "camembert", "mpnet")
-"""Families that the tokens alone do not tell from others, but the `model_type` of a folder does."""
 
 
 def family_of(name: str) -> TokenizerFamily:
@@ -161,42 +160,40 @@ _NAMES = {
     "cls": ("[CLS]", "<cls>", "<|cls|>"),
     "sep": ("[SEP]", "<sep>", "<|sep|>"),
 }
-_ORDERS = {
-    "wordpiece": ("bert",),
-    "wordlevel": ("bert",),
-    "unigram": ("xlnet", "albert", "deberta-v2", "camembert", "xlm-roberta"),
-    "bpe": ("roberta", "modernbert"),
-}
 
 
-def guess_family(
-    tokens: Sequence[str], kind: str, special: Collection[str] = (), declared: Mapping[str, str] | None = None
-) -> str | None:
-    """Returns the family of a vocabulary by its special tokens; None if no family fits.
+def find_family(spec: TokenizerFamily, any_types: bool = False) -> tuple[str, TokenizerFamily]:
+    """Returns the family whose roles and layouts a vocabulary has, else `DECLARED`, and the exact special tokens.
 
     Args:
-        tokens: Tokens of the vocabulary.
-        kind: wordpiece, wordlevel, bpe or unigram.
-        special: Tokens that the file marks as special; GPT-2 has a single one, others like it (Qwen, NeoX) have more.
-        declared: Tokens by role, which the family's must not contradict.
+        spec: what its files declare.
+        any_types: nothing declares whether models read token types: they are the family's.
     """
-    held = set(tokens)
-    order = ("deberta",) if kind == "bpe" and tokens[0] == "[PAD]" else _ORDERS[kind]
-    for name in [*order, *FAMILIES]:
+    for name in sorted(FAMILIES, key=lambda name: FAMILIES[name].model != spec.model):
         family = FAMILIES[name]
-        needed = {*family.roles.values(), *(family.first if family.file_first else ())}
-        needed -= set(family.last if family.model == kind == "unigram" and not family.file_first else ())
-        agrees = all((declared or {}).get(role, token) == token for role, token in family.roles.items())
-        agrees = agrees and ("mask" in family.roles or {*special} <= {*family.special})
-        if needed <= held and agrees:
-            return name
-    return None
+        others = family.roles.keys() - {*ROLES}
+        if any(family.roles.get(role) != spec.roles.get(role) for role in ROLES):
+            continue
+        if any(spec.roles.get(role, family.roles[role]) != family.roles[role] for role in others):
+            continue
+        layouts = (spec.single, spec.pair), (family.single, family.pair)
+        if _without_types(layouts[0]) != _without_types(layouts[1]):
+            continue
+        same = {*spec.special} <= {*family.special} and (any_types or family.token_types == spec.token_types)
+        same &= layouts[0] == layouts[1] or not family.token_types
+        same &= (family.padding_side, "right") == (spec.padding_side, spec.truncation_side)
+        return name, family if same else spec
+    return DECLARED, spec
+
+
+def _without_types(layouts: tuple[str, ...]) -> list[list[str]]:
+    return [[word.rpartition(":")[0] for word in layout.split()] for layout in layouts]
 
 
 def declared_family(
-    tokens: Sequence[str], kind: str, special: Iterable[str], declared: Mapping[str, str]
+    tokens: Sequence[str], kind: str, special: Iterable[str], declared: Mapping[str, str] | None
 ) -> TokenizerFamily:
-    """Returns the special tokens of a vocabulary of no known family (Llama, Gemma, Qwen, T5).
+    """Returns the special tokens of a vocabulary, without layouts.
 
     The text begins with the declared [CLS] or else begin token, and ends with [SEP] or the end token; padding, which no
     token attends to, may be the end token. Roles without a token stay absent: `Tokenizer.complete` adds them.
@@ -205,11 +202,14 @@ def declared_family(
         tokens: Tokens of the vocabulary.
         kind: wordpiece, wordlevel, bpe or unigram.
         special: Tokens that the file marks as special.
-        declared: Tokens by role; others are known by their usual names.
+        declared: Tokens by role; None: a bare file, whose special tokens have their usual names.
     """
-    held = set(tokens)
-    named = {role: [declared.get(role, ""), *names] for role, names in _NAMES.items()}
-    roles = {role: token for role, names in named.items() for token in [n for n in names if n in held][:1]}
+    special = list(special)
+    if declared is None:
+        roles = {role: name for role, names in _NAMES.items() for name in [n for n in names if n in special][:1]}
+    else:
+        held = set(tokens)
+        roles = {role: token for role, token in declared.items() if token in held}
     for role, others in {"cls": ["bos"], "sep": ["eos"], "pad": ["eos", "sep"]}.items():
         for token in [roles[other] for other in others if other in roles][:1]:
             roles.setdefault(role, token)
@@ -246,11 +246,3 @@ def complete_family(family: TokenizerFamily, absent: Sequence[str], sentinels: i
 def _is_like(token: str, form: str) -> bool:
     before, after = form.split("{}")
     return token.startswith(before) and token.endswith(after)
-
-
-def unknown_family(where: object) -> UserError:
-    """Returns the error of a vocabulary without the special tokens of a known family."""
-    return UserError(
-        f"{where} does not have the special tokens of a known family (for BERT: {', '.join(_BERT.first)}); "
-        "add them, or train a tokenizer with `bertjax tokenizer`"
-    )

@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.special_tokens import DECLARED, ROLES, SENTINEL, TokenizerFamily, complete_family, family_of
+from bertjax.data.special_tokens import (
+    DECLARED,
+    FAMILIES,
+    ROLES,
+    SENTINEL,
+    TokenizerFamily,
+    complete_family,
+    family_of,
+)
 from bertjax.data.tokenizer_backends import Backend, SentencePieceBackend, wordpiece_backend
 from bertjax.data.word_boundaries import opens_word
 from bertjax.data.word_cache import FlatTokens
@@ -177,9 +185,10 @@ class Tokenizer:
     def files(self) -> dict[str, bytes]:
         """The canonical files: the model itself and one line about it."""
         about = {"family": self.family, "format": 1, "kind": self.kind, "lowercase": self.lowercase}
-        if self.family == DECLARED:
+        if self.spec != FAMILIES.get(self.family):
             spec = dataclasses.asdict(self.spec)
-            about["special_tokens"] = spec if self.spec.sentinels else {k: spec[k] for k in spec if k != "sentinels"}
+            usual = {"sentinels": (), "truncation_side": "right"}  # not stored, as by earlier releases
+            about["special_tokens"] = {key: value for key, value in spec.items() if value != usual.get(key)}
         return {
             **self.backend.files(self.spec),
             SETTINGS_FILE: json.dumps(about, sort_keys=True).encode(),
@@ -187,6 +196,18 @@ class Tokenizer:
 
     def huggingface_files(self, max_length: int) -> dict[str, bytes]:
         """Returns the files of `AutoTokenizer.from_pretrained` for transformers 5 and 4 (special_tokens_map.json)."""
+        files = {
+            "tokenizer.json": self.backend.marked.to_str(pretty=True).encode(),
+            **self.huggingface_facts(max_length),
+        }
+        if self.kind == "wordpiece":
+            files["vocab.txt"] = "".join(token + "\n" for token in self.tokens).encode()
+        if isinstance(self.backend, SentencePieceBackend):
+            files |= self.backend.exported_files(self.spec)
+        return files
+
+    def huggingface_facts(self, max_length: int) -> dict[str, bytes]:
+        """Returns those of the files that do not hold the vocabulary."""
         spec = self.spec
         roles = {f"{role}_token": token for role, token in spec.roles.items()}
         config: dict[str, Any] = {
@@ -200,18 +221,11 @@ class Tokenizer:
             "model_input_names": ["input_ids", *["token_type_ids"] * spec.token_types, "attention_mask"],
             **roles,
         }
+        if spec.truncation_side != "right":
+            config["truncation_side"] = spec.truncation_side
         if self._has_bert_rules:
             config |= {"strip_accents": self.lowercase, "tokenize_chinese_chars": True}
-        files = {
-            "tokenizer.json": self.backend.marked.to_str(pretty=True).encode(),
-            "tokenizer_config.json": _pretty(config),
-            "special_tokens_map.json": _pretty(roles),
-        }
-        if self.kind == "wordpiece":
-            files["vocab.txt"] = "".join(token + "\n" for token in self.tokens).encode()
-        if isinstance(self.backend, SentencePieceBackend):
-            files |= self.backend.exported_files(spec)
-        return files
+        return {"tokenizer_config.json": _pretty(config), "special_tokens_map.json": _pretty(roles)}
 
 
 def _explicit(rules: dict[str, Any] | None) -> dict[str, Any]:

@@ -27,10 +27,11 @@ from bertjax.data.sentencepiece_model import (
 )
 from bertjax.data.special_tokens import TokenizerFamily
 from bertjax.data.word_cache import FlatTokens, WordCache, flatten_ids, has_independent_words
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shortened
 
 KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram", "WordLevel": "wordlevel"}
 """Kind of tokenizer by the type of the model in its `tokenizer.json`."""
+_MOST_UNUSED = 10_000  # ids without a token
 
 
 class HuggingFaceBackend:
@@ -58,16 +59,8 @@ class HuggingFaceBackend:
 
     @functools.cached_property
     def tokens(self) -> list[str]:
-        """Returns the token of every id; raises `UserError` if an id is missing."""
-        vocabulary = self.marked.get_vocab(with_added_tokens=True)
-        token_list = [""] * len(vocabulary)
-        for token, index in vocabulary.items():
-            if index >= len(token_list):
-                raise UserError(
-                    f"tokenizer: token {token!r} has id {index}, but there are only {len(token_list)} tokens"
-                )
-            token_list[index] = token
-        return token_list
+        """Returns the token of every id, a name that no text has where none is; raises `UserError` for a shared id."""
+        return tokens_by_id(self.marked.get_vocab(with_added_tokens=True))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of every text, int32 [tokens], without special tokens."""
@@ -124,6 +117,26 @@ class HuggingFaceBackend:
         """The canonical file, the same bytes for the same tokenizer."""
         ordered = json.dumps(json.loads(self._text), ensure_ascii=False, sort_keys=True, indent=1)
         return {"tokenizer.json": ordered.encode()}
+
+
+def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
+    """Returns the token of every id, a name that no text has where none is; raises `UserError` for a shared id."""
+    size = 1 + max(vocabulary.values(), default=-1)
+    if size > 2 * len(vocabulary) + _MOST_UNUSED:
+        token = max(vocabulary, key=vocabulary.__getitem__)
+        raise UserError(
+            f"tokenizer: token {shortened(token)} has id {size - 1}, but there are only {len(vocabulary)} tokens; "
+            "number them without such gaps"
+        )
+    tokens: list[str | None] = [None] * size
+    for token, index in vocabulary.items():
+        if (other := tokens[index]) is not None:
+            raise UserError(
+                f"tokenizer: {shortened(other)} and {shortened(token)} have one id, {index}; remove one of the two "
+                "from the vocabulary or the added tokens"
+            )
+        tokens[index] = token
+    return [f"<no token {index}>" if token is None else token for index, token in enumerate(tokens)]
 
 
 def fold_added_tokens(content: dict[str, Any]) -> dict[str, Any]:

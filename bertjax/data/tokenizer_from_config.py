@@ -72,8 +72,10 @@ def read_tokenizer(data: ConfigDict) -> Tokenizer:
     """Loads the tokenizer of the folder, file or name on the Hub that `data.tokenizer` is."""
     from bertjax.data.tokenizer_io import load_tokenizer
 
-    bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
-    return load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
+    if not data.tokenizer.endswith((".txt", ".model")):
+        return load_tokenizer(data.tokenizer)
+    family = data.tokenizer_family if data.tokenizer.endswith(".model") else None
+    return load_tokenizer(data.tokenizer, family, lowercase=data.lowercase)  # which such a file does not say
 
 
 def train_from_config(data: ConfigDict, documents: Iterable[str]) -> Tokenizer:

@@ -98,7 +98,7 @@ def load_initial_weights(
     )
     match = _match_tokens(cfg, folder, source.tokenizer, tokenizer)
     params = host_copy(state.params)
-    lines = _tables(source.config, exp.model, match, cfg.init_positions)
+    lines = describe_tables(source, exp.model, match, cfg.init_positions)
     fresh, unused = set(flatten_tree(params)), dict[int, set[str]]()
     for name, tower in _towers(exp.objective, source).items():
         config = exp.objective.networks[name].config
@@ -283,9 +283,19 @@ def fill_network(objective: Objective, params: Params, name: str, source: Params
     return built, set(filled)
 
 
-def _tables(old: EncoderConfig, new: EncoderConfig, match: TokenMatch, how: str) -> list[str]:
-    """Describes how the tables of tokens and positions changed."""
-    lines = []
+def describe_tables(source: SourceModel, new: EncoderConfig, match: TokenMatch, how: str) -> list[str]:
+    """Describes how the tables of tokens and positions changed.
+
+    Args:
+        source: the source model.
+        new: config of the new model.
+        match: source tokens for every new token.
+        how: `init_positions`.
+    """
+    lines, old, tokens = [], source.config, source.tokenizer.size
+    if old.vocab_size > tokens:
+        dropped = f"the last {old.vocab_size - tokens:,} are dropped"
+        lines.append(f"embeddings: {old.vocab_size:,} rows there for {tokens:,} tokens: {dropped}")
     if match.matched < len(match.parts):
         lines.append(
             f"tokens: {match.matched:,} of {len(match.parts):,} kept, {match.composed:,} composed of old ones, "

@@ -102,7 +102,8 @@ def text_data(
         texts.append(encode_texts(tokenizer, examples.pairs))
     limit = config.max_length - template.num_special
     new_lengths, num_truncated = _truncate(config, examples, [lengths for lengths, _ in texts], limit)
-    parts = [TokenRanges.of(*encoded).truncate(lengths) for encoded, lengths in zip(texts, new_lengths, strict=True)]
+    side = tokenizer.spec.truncation_side
+    parts = [TokenRanges.of(*each).truncate(lengths, side) for each, lengths in zip(texts, new_lengths, strict=True)]
     example = np.arange(len(examples), dtype=np.int32)
     if training and config.swap_pairs:
         first, second = parts

@@ -129,9 +129,10 @@ class TokenRanges:
         """Returns the whole texts of a result of `encode_texts`: token counts [n] and ids [total]."""
         return cls(ids, ends_of(lengths)[:-1], lengths)
 
-    def truncate(self, lengths: IntArray) -> TokenRanges:
-        """Returns the first `lengths[i]` tokens of every text."""
-        return dataclasses.replace(self, lengths=lengths)
+    def truncate(self, lengths: IntArray, side: str = "right") -> TokenRanges:
+        """Returns `lengths[i]` tokens of every text: those that are left where it is cut off on that side."""
+        starts = self.starts + (self.lengths - lengths if side == "left" else 0)
+        return dataclasses.replace(self, starts=starts, lengths=lengths)
 
     def followed_by(self, other: TokenRanges) -> TokenRanges:
         """Returns these windows and those of `other`."""

@@ -67,7 +67,7 @@ class TokenData:
 def token_data(
     config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer, labels: Sequence[str], training: bool = False
 ) -> TokenData:
-    """Returns the features of token classification; a sentence beyond `task.max_length` loses its last words.
+    """Returns the features of token classification; a sentence beyond `task.max_length` loses words at its end.
 
     Args: as of `TaskMethods.make_features`; `training` adds a remark on the scheme of the labels.
 
@@ -79,13 +79,14 @@ def token_data(
     word_offsets = ends_of(list(map(len, examples.words)))
     token_offsets = ends_of(lengths)
     whole = TokenRanges(ids, token_offsets[word_offsets[:-1]], np.diff(token_offsets[word_offsets]))
-    part = whole.truncate(np.minimum(whole.lengths, config.max_length - template.num_special))
+    limit, side = config.max_length - template.num_special, tokenizer.spec.truncation_side
+    part = whole.truncate(np.minimum(whole.lengths, limit), side)
     tokens, offsets, types, summary = assemble_windows(template, [part])
     require_tokens(offsets, np.arange(len(examples)), examples.locations)
 
     sentence = np.repeat(np.arange(len(examples)), np.diff(word_offsets))
     position = token_offsets[:-1] - part.starts[sentence]  # of the first token of every word, in its text
-    is_read = (lengths > 0) & (position < part.lengths[sentence])
+    is_read = (lengths > 0) & (position >= 0) & (position < part.lengths[sentence])
     begin = offsets[:-1] + range_begins(template, [part], 0)
     first_token = np.where(is_read, begin[sentence] + position, -1)
 

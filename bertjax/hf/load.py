@@ -30,10 +30,10 @@ from bertjax.hf.safe_files import (
     read_shard_names,
     read_tensor_names,
     read_tensors,
-    read_tokenizer_files,
     require_safetensors,
 )
 from bertjax.io import hub
+from bertjax.io.foreign_files import read_tokenizer_files
 from bertjax.io.staging import local_copy
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.model import HEADS

@@ -18,12 +18,14 @@ import numpy as np
 from bertjax.errors import UserError, comma_list, one_line
 from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Tensors
+from bertjax.io.foreign_files import resolve_inside
 
 log = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 PICKLE_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
@@ -31,17 +33,6 @@ PICKLE_FILES = (
     "model.pth",
     "tf_model.h5",
     "flax_model.msgpack",
-)
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "spm.model",
 )
 MODULES_FILE = "modules.json"
 SETTINGS_FILE = "sentence_bert_config.json"
@@ -98,6 +89,8 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
     Raises:
         UserError: safetensors are missing, or a file is unreadable, inconsistent or outside the folder.
     """
+    if (folder / ADAPTER).exists():
+        log.warning("%s is not read: the weights are those without the adapter", folder / ADAPTER)
     if (folder / WEIGHTS).exists():
         return read_safetensors(folder, WEIGHTS), f"{folder / WEIGHTS}"
     if (folder / INDEX).exists():
@@ -126,11 +119,6 @@ def require_safetensors(files: Collection[str], where: str, architecture: str = 
         f"{where} holds {pickled[0]}, which is not read (it can run code); convert it where torch is installed: "
         f"transformers.{auto_class(architecture)}.from_pretrained(DIR).save_pretrained(OUT)"
     )
-
-
-def read_tokenizer_files(folder: Path) -> dict[str, bytes]:
-    """Returns the bytes of the tokenizer's files by name; nothing is parsed."""
-    return {name: resolve_inside(folder, name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
 
 
 def read_module_files(folder: Path) -> dict[str, bytes]:
@@ -264,22 +252,3 @@ def write_safetensors(path: Path, tensors: Tensors, metadata: dict[str, str]) ->
 
 def _widened(array: np.ndarray, kind: str) -> np.ndarray:
     return array.astype(np.float32, copy=False) if kind in _FLOATS else array
-
-
-def resolve_inside(folder: Path, name: str) -> Path:
-    """Returns `folder/name` if it is a plain file in the folder, or a link of the Hugging Face cache to its own blobs.
-
-    Raises:
-        UserError: the file is missing, or lies outside the folder.
-    """
-    parts = PurePosixPath(name)
-    path = folder / name
-    if not name or parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name:
-        raise UserError(f"{folder}: {name!r} is not a plain file name below the folder")
-    if not path.is_file():
-        raise UserError(f"{path} is missing")
-    home, real = folder.resolve(), path.resolve()
-    allowed = [home] + ([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])
-    if not any(real.is_relative_to(root) for root in allowed):
-        raise UserError(f"{path} is a link to {real}, outside the folder; it is not followed")
-    return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
@@ -25,15 +24,14 @@ from bertjax.hf.model_card import MARKER, render_model_card
 from bertjax.hf.safe_files import (
     CONFIG,
     INDEX,
-    TOKENIZER_FILES,
     WEIGHTS,
     read_safetensors,
     read_tensors,
-    read_tokenizer_files,
     write_safetensors,
 )
 from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS, write_sidecar
 from bertjax.io.atomic import atomic_folder, sweep
+from bertjax.io.foreign_files import TOKENIZER_FILES, read_tokenizer_files
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.types import Params
 
@@ -310,15 +308,14 @@ def _compare_tokenizer(
 
 
 def _read_tokenizer(folder: Path, with_transformers: bool) -> Any:
-    """Returns the `tokenizers.Tokenizer` of a folder: the one of `transformers.AutoTokenizer` if that is installed."""
-    from tokenizers import Tokenizer
+    """Returns the `tokenizers.Tokenizer` of a folder, that of `transformers.AutoTokenizer` if asked for."""
+    if not with_transformers:
+        from tokenizers import Tokenizer
 
-    if with_transformers:
-        with contextlib.suppress(ImportError):
-            from transformers import AutoTokenizer
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    from transformers import AutoTokenizer
 
-            try:
-                return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
-            except Exception as error:  # it raises errors of many kinds
-                raise ExportError(f"{folder}: transformers cannot read the tokenizer: {one_line(error)}") from error
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+    except Exception as error:  # it raises errors of many kinds
+        raise ExportError(f"{folder}: transformers cannot read the tokenizer: {one_line(error)}") from error

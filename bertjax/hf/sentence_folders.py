@@ -126,29 +126,28 @@ def _read_transformer(folder: Path, config: EncoderConfig | None) -> dict[str, A
             values.refuse_unread(where, _INERT_OF_TRANSFORMER)
             break
     longest = None if config is None else max_input_length(config)
-    of_tokenizer, side = _read_tokenizer_config(folder, config)
+    of_tokenizer = _read_tokenizer_config(folder, config)
     if limit is None:
         limit, longest = of_tokenizer, longest or (None if config is None else config.max_position_embeddings)
     limits = [each for each in (limit, longest) if each is not None]  # the library fails for texts beyond the table
-    return {"max_length": min(limits, default=None), "lowercase": lowercase, "truncation_side": side}
+    return {"max_length": min(limits, default=None), "lowercase": lowercase}
 
 
-def _read_tokenizer_config(folder: Path, config: EncoderConfig | None) -> tuple[int | None, str]:
-    """Returns the greatest length, and the side that is cut off."""
+def _read_tokenizer_config(folder: Path, config: EncoderConfig | None) -> int | None:
+    """Returns the greatest length."""
     if not (folder / _TOKENIZER_CONFIG).is_file():
-        return None, "right"
+        return None
     values, where = _read_keys(folder, _TOKENIZER_CONFIG)
     limit = values.get("model_max_length")
     if limit is not None and (type(limit) not in (int, float) or not limit >= 1):
         raise UserError(f"{where}: model_max_length must be a positive number, not {limit!r}")
-    refuse(values, where, "truncation_side", ("right", "left"), "a text has two ends")
     sees_padding = config is not None and config.position_embedding != "none" and config.position_offset == 0
     if sees_padding:
         reason = "positions would depend on the other texts of a batch"
         refuse(values, where, "padding_side", ("right", None), reason)
     if "attention_mask" not in values.get("model_input_names", ["attention_mask"]):
         raise UserError(f"{where}: model_input_names lacks attention_mask: padding would be read as text")
-    return None if limit is None or limit > _UNLIMITED else int(limit), values.get("truncation_side", "right")
+    return None if limit is None or limit > _UNLIMITED else int(limit)
 
 
 def _read_dense(folder: Path, path: str) -> Layer:

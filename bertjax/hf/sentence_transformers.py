@@ -60,7 +60,6 @@ class Pooling:
         prompt: precedes every text.
         include_prompt: False: the tokens of the prompt are read, and not pooled.
         lowercase: read texts in lower case, whatever the tokenizer does.
-        truncation_side: the end of a text that is cut off, right or left.
         layers: further modules, applied before `normalize`.
         truncate_dim: only so many numbers of a vector are kept; None = all.
 
@@ -74,7 +73,6 @@ class Pooling:
     prompt: str = ""
     include_prompt: bool = True
     lowercase: bool = False
-    truncation_side: str = "right"
     layers: tuple[Layer, ...] = ()
     truncate_dim: int | None = None
 

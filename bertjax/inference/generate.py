@@ -16,7 +16,7 @@ from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.generate import generation_settings
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.text_batches import TOKENS_PER_BATCH, batch_by_length, require_max_length
+from bertjax.inference.text_batches import TOKENS_PER_BATCH, TextEncoder, batch_by_length, require_max_length
 from bertjax.models.generation import generate
 
 Generative = PretrainedModel | PretrainedEncoderDecoder
@@ -100,7 +100,7 @@ class Generator:
             limit = self._limit()
             if limit is not None and len(ids) > limit:
                 self.num_truncated += 1
-                ids = [*ids[: limit - 1], ids[-1]]
+                return TextEncoder(self.tokenizer, limit)([text]).ids.tolist()
             return ids
         ends = {*self.settings.eos_token_id, self.tokenizer.sep_id}
         while ids and ids[-1] in ends:

@@ -29,8 +29,8 @@ class TokenizedTexts:
     Attributes:
         ids: int32 [total].
         types: Token types, int32 [total].
-        words: int32 [total], index of the word in its text, as the tokenizer splits words; -1 for special tokens that
-            were added.
+        words: int32 [total], index of the word in its text, as the tokenizer splits words; -1 for special tokens, added
+            or written in the text.
         offsets: int64 [n + 1].
         num_truncated: Number of texts that were truncated.
     """
@@ -87,24 +87,23 @@ class TextEncoder:
     Args:
         tokenizer: the tokenizer.
         max_length: texts are truncated to this many tokens, special ones included; None: never.
-        side: the end of a text that is cut off, right or left.
         lowercase: read texts in lower case before all other rules.
 
     Raises:
         UserError: `max_length` leaves no tokens for text.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, max_length: int | None = None, side: str = "right", lowercase: bool = False
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_length: int | None = None, lowercase: bool = False) -> None:
         self._engine = tokenizer.engine
+        self._special_ids = np.array([index for index in tokenizer.special_ids if index != tokenizer.unk_id], np.int32)
+        self._unknown = tokenizer.tokens[tokenizer.unk_id] if tokenizer.unk_id >= 0 else None
         if max_length is None:
             return
         added = self._engine.num_special_tokens_to_add(False)
         if max_length <= added:
             raise UserError(f"max-length {max_length} leaves nothing for text in addition to {added} special tokens")
         self._engine = type(self._engine).from_str(self._engine.to_str())  # a copy, because the setting would persist
-        self._engine.enable_truncation(max_length, direction=side)
+        self._engine.enable_truncation(max_length, direction=tokenizer.spec.truncation_side)
         if lowercase:
             self._engine.normalizer = _with_lowercase(self._engine.normalizer)
 
@@ -130,14 +129,23 @@ class TextEncoder:
     def _encode(self, texts: Sequence[str]) -> TokenizedTexts:
         encodings = self._engine.encode_batch(list(texts))
         words = [[-1 if word is None else word for word in each.word_ids] for each in encodings]
-        is_special = _concatenate([each.special_tokens_mask for each in encodings]) > 0
+        ids = _concatenate([each.ids for each in encodings])
+        is_added = _concatenate([each.special_tokens_mask for each in encodings]) > 0
+        is_unknown = _concatenate(list(map(self._is_unknown, texts, encodings))) > 0
+        is_special = is_added | np.isin(ids, self._special_ids) | is_unknown
         return TokenizedTexts(
-            ids=_concatenate([each.ids for each in encodings]),
+            ids=ids,
             types=_concatenate([each.type_ids for each in encodings]),
             words=np.where(is_special, np.int32(-1), _concatenate(words)),
             offsets=np.cumsum([0, *map(len, encodings)], dtype=np.int64),
             num_truncated=sum(bool(each.overflowing) for each in encodings),
         )
+
+    def _is_unknown(self, text: str, encoding: Any) -> Sequence[bool]:
+        """Returns whether each token is the unknown one, written out in the text (GPT-2 has no other special token)."""
+        if self._unknown is None or self._unknown not in text:
+            return [False] * len(encoding)
+        return [text[begin:end].strip() == self._unknown for begin, end in encoding.offsets]
 
 
 def _with_lowercase(rules: Any) -> Any:

@@ -23,7 +23,7 @@ from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.data.vocab_transfer import match_tokens
 from bertjax.errors import UserError
 from bertjax.experiment import pretrain as pretraining
-from bertjax.experiment.init_from import architecture_changes, fill_network, resize_tables
+from bertjax.experiment.init_from import architecture_changes, describe_tables, fill_network, resize_tables
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.io.tree_paths import flatten_tree
@@ -105,6 +105,15 @@ def test_text_of_shared_tokens_is_read_as_before(source: SourceModel, tmp_path: 
         ids = [TOKENS.index(part) for part in parts]
         assert np.allclose(table[tokens.index(token)], old_table[ids].mean(axis=0), atol=1e-7)
         assert np.allclose(bias[tokens.index(token)], old_bias[ids].mean(), atol=1e-7)
+
+
+def test_rows_without_a_token_are_dropped_in_words(source: SourceModel) -> None:
+    larger = source._replace(config=dataclasses.replace(SMALL, vocab_size=SMALL.vocab_size + 1028))
+    match = match_tokens(source.tokenizer, source.tokenizer)
+    [line] = describe_tables(larger, SMALL, match, "tile")
+    rows = SMALL.vocab_size + 1028
+    assert line == f"embeddings: {rows:,} rows there for {SMALL.vocab_size} tokens: the last 1,028 are dropped"
+    assert describe_tables(source, SMALL, match, "tile") == []
 
 
 def test_a_tiled_table_leaves_short_rows_as_they_were(source: SourceModel) -> None:

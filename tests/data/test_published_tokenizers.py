@@ -84,21 +84,19 @@ def test_files_of_xlm_roberta_are_read_by_its_class(tmp_path: Path) -> None:
     """The exported sentencepiece file has fairseq's ids again, and a folder of bertjax is not shifted twice."""
     import transformers
 
-    for name, kind in (("XLM-R", "XLMRobertaTokenizer"), ("CamemBERT", "CamembertTokenizer")):
-        source, copy, export = (tmp_path / f"{name}-{part}" for part in ("source", "copy", "export"))
-        for folder in (source, copy, export):
-            folder.mkdir()
-        tokenizer = build(name, source)
+    for family, kind in (("xlm-roberta", "XLMRobertaTokenizer"), ("camembert", "CamembertTokenizer")):
+        copy, export = tmp_path / family / "copy", tmp_path / family / "export"
+        copy.mkdir(parents=True)
+        export.mkdir()
+        tokenizer = train_tokenizer(corpus(), model="unigram", family=family, vocab_size=500, lowercase=False)
         files = tokenizer.huggingface_files(512)
         (copy / "sentencepiece.bpe.model").write_bytes(files["sentencepiece.bpe.model"])
         (export / "tokenizer.json").write_bytes(files["tokenizer.json"])
         for folder in (copy, export):
             theirs = getattr(transformers, kind).from_pretrained(folder)
             assert script().count_equal(theirs, tokenizer, TEXTS, special=True) == len(TEXTS)
-        if name == "XLM-R":
-            assert (copy / "sentencepiece.bpe.model").read_bytes() == (source / "sentencepiece.bpe.model").read_bytes()
-        assert load_tokenizer(copy, family=tokenizer.family).digest == tokenizer.digest
-        assert load_tokenizer(export).family == tokenizer.family
+        bare = load_tokenizer(copy / "sentencepiece.bpe.model", family=family)
+        assert script().count_equal(theirs, bare, TEXTS, special=True) == len(TEXTS)
 
 
 def test_mpnet_has_tokens_of_two_vocabularies(tmp_path: Path) -> None:
@@ -140,7 +138,10 @@ def test_words_of_a_pattern() -> None:
 def test_declared_roles_overrule_the_usual_names(tmp_path: Path) -> None:
     build("Llama 3", tmp_path)
     declared = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    roles = {"pad_token": {"content": "<|reserved_special_token_1|>"}, "mask_token": "<|reserved_special_token_0|>"}
+    roles = {
+        "pad_token": {"__type": "AddedToken", "content": "<|reserved_special_token_1|>"},
+        "mask_token": "<|reserved_special_token_0|>",
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(declared | roles))
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.tokens[tokenizer.pad_id] == "<|reserved_special_token_1|>"

@@ -1,4 +1,4 @@
-"""SentencePiece models with random options: refused, or read alike by the corpus, the probes and `transformers`."""
+"""Sentencepiece models with random options, as ours: read alike by the corpus, the probes and `transformers`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import sentencepiece
 
 from bertjax.data.builtin import clean_paragraphs
 from bertjax.data.sentencepiece_model import is_ambiguous
+from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_backends import SentencePieceBackend
 from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer, save_tokenizer
-from bertjax.errors import UserError
 
 CHINESE = ["我们今天去北京大学学习。", "北京大学的学生今天学习中文。", "今天的天气很好，我们去学习中文！"]  # noqa: RUF001
 ODD = [
@@ -61,16 +62,22 @@ def write_model(path: Path, **options: Any) -> Path:
 
 def random_options(rng: random.Random) -> dict[str, Any]:
     return {
-        "model_type": rng.choice(["unigram", "bpe", "bpe", "char", "word"]),
+        "model_type": rng.choice(["unigram", "bpe", "bpe", "char"]),
         "vocab_size": rng.choice([400, 700]),
         "character_coverage": rng.choice([0.98, 0.9995, 1.0]),
         "normalization_rule_name": rng.choice(["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]),
         "user_defined_symbols": rng.choice([[], [], [".", "("], ["<sym>", "."], ["▁▁", "<SYM>"]]),
-        "treat_whitespace_as_suffix": rng.random() < 0.1,
         **{name: rng.random() < 0.5 for name in ("byte_fallback", "add_dummy_prefix", "remove_extra_whitespaces")},
         **{name: rng.random() < 0.7 for name in ("split_by_whitespace", "split_by_unicode_script", "split_by_number")},
         **{name: rng.random() < 0.3 for name in ("split_digits", "allow_whitespace_only_pieces")},
     }
+
+
+def read_model(path: Path, lowercase: bool) -> Tokenizer:
+    model = path.read_bytes()
+    folds_itself = sentencepiece.SentencePieceProcessor(model_proto=model).normalize("A").endswith("a")
+    backend = SentencePieceBackend(model, FAMILIES["albert"], fold=lowercase and not folds_itself)
+    return Tokenizer(backend, "albert", lowercase)
 
 
 def compare_everywhere(tokenizer: Tokenizer, model: Path, folder: Path) -> None:
@@ -107,12 +114,9 @@ def check_options(seed: int, folder: Path) -> bool:
         model = write_model(folder / "spiece.model", **options)
     except RuntimeError:  # sentencepiece refuses the options itself
         return False
-    try:
-        tokenizer = load_tokenizer(model, lowercase=lowercase)
-    except UserError as error:
-        assert "transformers cannot encode text as this sentencepiece model does" in str(error)
-        odd_symbols = {"▁▁", "<SYM>", "<sym>"} & set(options["user_defined_symbols"])
-        assert odd_symbols or options["treat_whitespace_as_suffix"] or options["model_type"] == "word", options
+    tokenizer = read_model(model, lowercase)
+    if tokenizer.backend.find_mismatch() is not None:  # words that would do this are not added to a vocabulary
+        assert {"▁▁", "<SYM>", "<sym>"} & set(options["user_defined_symbols"]), options
         return False
     compare_everywhere(tokenizer, model, folder)
     return True
@@ -142,15 +146,4 @@ def test_more_random_options(tmp_path: Path) -> None:
 )
 def test_kinds_that_are_translated(tmp_path: Path, options: dict[str, Any]) -> None:
     model = write_model(tmp_path / "spiece.model", **options)
-    compare_everywhere(load_tokenizer(model, lowercase=False), model, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [({"model_type": "word"}, "model_type=word"), ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix")],
-)
-def test_kinds_that_are_refused(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
-    model = write_model(tmp_path / "spiece.model", **options)
-    with pytest.raises(UserError, match=reason) as error:
-        load_tokenizer(model)
-    assert str(model) in str(error.value) and "\n" not in str(error.value)
+    compare_everywhere(read_model(model, lowercase=False), model, tmp_path)

@@ -345,47 +345,15 @@ def test_pairs_have_bert_types(tmp_path: Path) -> None:
 
 
 def test_single_files_load(tmp_path: Path) -> None:
-    bert, albert, deberta = (trained(f, FAMILIES[f].model) for f in ("bert", "albert", "deberta-v2"))
-    for tokenizer, name in ((bert, "b"), (albert, "a"), (deberta, "d")):
-        save_huggingface_tokenizer(tokenizer, tmp_path / name, 64)
-    assert load_tokenizer(tmp_path / "b/vocab.txt").digest == bert.digest  # lowercase is inferred from the tokens
+    bert = trained("bert", "wordpiece")
+    save_huggingface_tokenizer(bert, tmp_path / "b", 64)
     assert load_tokenizer(tmp_path / "b/tokenizer.json").digest == bert.digest
-    assert load_tokenizer(tmp_path / "a/spiece.model").digest == albert.digest
-    assert load_tokenizer(tmp_path / "d/spm.model").digest == deberta.digest
-    electra = load_tokenizer(tmp_path / "b/vocab.txt", family="electra", lowercase=False)
-    assert (electra.family, electra.lowercase) == ("electra", False)
     for name in ("tokenizer.json", "special_tokens_map.json"):
         (tmp_path / "b" / name).unlink()
-    assert load_tokenizer(tmp_path / "b").digest == bert.digest
-
-
-def test_a_foreign_sentencepiece_model(tmp_path: Path) -> None:
-    """As Google released ALBERT and Microsoft DeBERTa: rules for case inside, [MASK] of DeBERTa not in the model."""
-    import sentencepiece
-
-    for name, options in (
-        ("albert", {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]"}),
-        ("deberta", {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "bos_piece": "[CLS]", "eos_piece": "[SEP]"}),
-    ):
-        extra = {"pad_piece": "[PAD]", "unk_piece": "[UNK]"} if name == "deberta" else {}
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter("\n".join(corpus()).lower().split("\n")),
-            model_prefix=str(tmp_path / name),
-            vocab_size=300,
-            model_type="unigram",
-            minloglevel=3,
-            **options,
-            **extra,
-        )
-    albert = load_tokenizer(tmp_path / "albert.model")
-    assert (albert.family, albert.mask_id, albert.lowercase) == ("albert", 4, True)
-    assert tokens_of(albert, "THÉ Class") == tokens_of(albert, "the class")
-    assert albert.encode_with_specials("THÉ Class")[1:-1] == albert.encode_batch(["the class"])[0].tolist()
-    save_tokenizer(albert, tmp_path / "saved")
-    assert tokens_of(load_tokenizer(tmp_path / "saved"), "THÉ") == tokens_of(albert, "the")
-    deberta = load_tokenizer(tmp_path / "deberta.model")
-    assert (deberta.family, deberta.size, deberta.mask_id) == ("deberta-v2", 301, 300)
-    assert deberta.lowercase is False
+    for folder in (tmp_path / "b/vocab.txt", tmp_path / "b"):
+        assert load_tokenizer(folder).encode_flat(TEXTS)[1].tolist() == bert.encode_flat(TEXTS)[1].tolist()
+    electra = load_tokenizer(tmp_path / "b/vocab.txt", family="electra", lowercase=False)
+    assert (electra.family, electra.lowercase) == ("electra", False)
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
@@ -398,22 +366,31 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     def vocab(lines: list[str]) -> bytes:
         return ("\n".join(lines) + "\n").encode()
 
-    holes = {token: index + (index > 50) for token, index in vocabulary.items()}
+    holes = {token: index if index < 399 else 90_000 for token, index in vocabulary.items()}
+    shared = {token: index - (index == 70) for token, index in vocabulary.items()}
+    added = [{**content["added_tokens"][0], "id": 77, "content": "<ent>"}]
     cases: dict[str, tuple[bytes, str]] = {
-        "a/vocab.txt": (vocab([*names[:9], "", *names[9:]]), r"vocab\.txt:10: an empty line"),
-        "b/vocab.txt": (vocab([*names, names[7]]), rf"vocab\.txt:{len(names) + 1}: token .* on line 8 already"),
-        "c/vocab.txt": (vocab(names[5:]), "the special tokens of a known family"),
-        "d/vocab.txt": (b"", "is empty"),
-        "e/vocab.txt": (b"[PAD]\n\xff", "invalid UTF-8 at byte 6"),
+        "a/vocab.txt": (
+            vocab(names),
+            r"transformers cannot read vocab\.txt .*name its tokenizer_class in tokenizer_config",
+        ),
         "f/tokenizer.json": (b'{"model": ', "broken JSON"),
         "g/tokenizer.json": (b"[]", "a JSON object is expected"),
         "h/tokenizer.json": (b'{"model": {"type": "Word"}}', "no WordPiece, BPE, Unigram, WordLevel model"),
         "i/tokenizer.json": (b'{"model": {"type": "BPE"}}', "broken tokenizer"),
         "j/tokenizer.json": (
             json.dumps({**content, "model": {**content["model"], "vocab": holes}}).encode(),
-            r"has id 400, but there are only 400 tokens",
+            r"has id 90000, but there are only 400 tokens",
         ),
-        "k/spiece.model": (b"nonsense", "not a sentencepiece model"),
+        "n/tokenizer.json": (
+            json.dumps({**content, "model": {**content["model"], "vocab": shared}}).encode(),
+            r"have one id, 69; remove one",
+        ),
+        "o/tokenizer.json": (
+            json.dumps({**content, "added_tokens": [*content["added_tokens"], *added]}).encode(),
+            r"o/tokenizer\.json: '<ent>' has id 77, which is that of",
+        ),
+        "k/spiece.model": (b"nonsense", r"transformers cannot read spiece\.model"),
         "l/bertjax_tokenizer.json": (b"{}", "not of this version"),
         "m/readme.md": (b"", "holds no tokenizer"),
     }

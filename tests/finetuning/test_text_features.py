@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ from tokens_lab import ALL_FAMILIES, sentences, theirs, trained
 
 from bertjax.config.task import TaskConfig
 from bertjax.data.special_tokens import FAMILIES
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.features import Features, text_data, truncated_lengths
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.templates import find_template
+from bertjax.inference.text_batches import TextEncoder
 
 FIRST, SECOND = sentences(60, seed=1), sentences(60, seed=2)
 
@@ -72,6 +75,24 @@ def test_as_transformers(family: str, cut: str) -> None:
         assert (features.summary_position == (features.lengths - 1 if family == "xlnet" else 0)).all()
     assert features.tokens.dtype == features.summary_position.dtype == features.example.dtype == np.int32
     assert features.token_types.dtype == np.int8 and features.offsets.dtype == np.int64
+
+
+def test_the_other_side_is_truncated() -> None:
+    usual = trained("bert")
+    spec = dataclasses.replace(usual.spec, truncation_side="left")
+    tokenizer, expected = Tokenizer(usual.backend, "bert", True, spec), theirs("bert", truncation_side="left")
+    texts, pairs = sentences(20, seed=3), sentences(20, seed=4)
+    for config_, ours, other in (
+        (config(max_length=12), examples(texts), ()),
+        (config(max_length=12, pair_column="b"), examples(texts, pairs), (pairs,)),
+    ):
+        features = text_data(config_, ours, tokenizer, ()).features
+        ids = expected(texts, *other, truncation=True, max_length=12)["input_ids"]
+        assert windows(features, features.tokens) == ids
+        assert ids != theirs("bert")(texts, *other, truncation=True, max_length=12)["input_ids"]
+    encoded = TextEncoder(tokenizer, 12)(texts)
+    cut = expected(texts, truncation=True, max_length=12)["input_ids"]
+    assert [each.tolist() for each in np.split(encoded.ids, encoded.offsets[1:-1])] == cut
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "xlnet"])

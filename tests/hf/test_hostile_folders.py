@@ -111,6 +111,14 @@ def test_the_plain_folder_loads(folder: Path) -> None:
     assert load_source_model(folder).tokenizer.size <= 60
 
 
+def test_an_adapter_that_is_not_applied_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load_pretrained(folder)
+    assert not caplog.text
+    (folder / "adapter_config.json").write_text("{}")
+    load_pretrained(folder)
+    assert "adapter_config.json is not read: the weights are those without the adapter" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -182,9 +190,11 @@ def test_a_name_of_a_repository_is_no_folder(name: str, tmp_path: Path, monkeypa
 )
 def test_a_tokenizer_is_data(folder: Path, changes: dict[str, Any]) -> None:
     """Only the tokens and rules of `tokenizer.json` are read."""
-    before = load_tokenizer(folder).digest
+    before = load_tokenizer(folder)
     edit(folder / "tokenizer_config.json", **changes)
-    assert load_tokenizer(folder).digest == before
+    after = load_tokenizer(folder)
+    assert (after.tokens, after.spec) == (before.tokens, before.spec)
+    assert after.encode_with_specials("The cat [MASK]") == before.encode_with_specials("The cat [MASK]")
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ class Words:
         from tokenizers import Tokenizer, models, pre_tokenizers
 
         self.tokens = ["[PAD]", "[UNK]", "the", mask, *[f"w{number}" for number in range(26)]]
-        self.mask_id, self.special_ids = MASK, (0, 1, MASK)
+        self.mask_id, self.unk_id, self.special_ids, self.size = MASK, 1, (0, 1, MASK), len(self.tokens)
         self.engine = Tokenizer(models.WordLevel({each: index for index, each in enumerate(self.tokens)}, "[UNK]"))
         self.engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         self.engine.add_special_tokens([mask])

@@ -117,6 +117,14 @@ def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
     assert reported[-1][0] == reported[-1][1] == small.tokens.sum() and len(reported) > 5
 
 
+@of_all_families("bert", "gpt2")
+def test_special_tokens_in_a_text_are_read_but_not_scored(both: Both) -> None:
+    special = both.tokenizer.tokens[both.tokenizer.sep_id]
+    plain, typed = score_texts(both.ours, both.tokenizer, ["The cat", f"The{special} cat"]).tokens.tolist()
+    both_halves = score_texts(both.ours, both.tokenizer, ["The", " cat"]).tokens.sum()
+    assert typed == both_halves >= plain
+
+
 @of_all_families("bert")
 def test_refused(both: Both) -> None:
     with pytest.raises(UserError, match="score must be one of pll, within-word, likelihood"):

@@ -24,9 +24,10 @@ from bertjax.hf.generate import generation_file, read_generation
 from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors, tensors_to_params
 from bertjax.hf.load import local_model, read_config_json
 from bertjax.hf.model_card import MARKER, render_facts
-from bertjax.hf.safe_files import CONFIG, WEIGHTS, read_tensors, read_tokenizer_files
+from bertjax.hf.safe_files import CONFIG, WEIGHTS, read_tensors
 from bertjax.hf.save import ExportError, compare_tensors, require_free, round_params, write_weights
 from bertjax.io.atomic import atomic_folder
+from bertjax.io.foreign_files import read_tokenizer_files
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.encoder_decoder import abstract_params, count_params, unpadded
 from bertjax.types import Params

@@ -1,0 +1,249 @@
+"""Tokenizers that bertjax did not write, as `transformers` reads them; kept as the `tokenizer.json` of its class.
+
+`transformers` decides which class a folder has and how its text becomes ids. It sees copies of the tokenizer's files
+alone, in which nothing names code, another file or a repository. A class that does more than its `tokenizer.json` says
+is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.data.special_tokens import TokenizerFamily, declared_family, find_family
+from bertjax.data.tokenizer_backends import HuggingFaceBackend, tokens_by_id
+from bertjax.data.tokenizer_probe import read_backend
+from bertjax.errors import UserError, comma_list, is_panic, one_line, shortened
+from bertjax.io.stderr import silence_stderr
+
+log = logging.getLogger(__name__)
+
+CONFIG = "tokenizer_config.json"
+_GENERIC = "TokenizersBackend"  # the class that takes tokenizer.json as it stands
+_CLASS = re.compile(r"\w+(Tokenizer|TokenizerFast|Backend)", re.ASCII)
+_UNUSED = ("auto_map", "name_or_path", "tokenizer_object", "chat_template", "response_template")
+_OF_MODEL = ("model_type", "tokenizer_class", "model_name", "transformers_version")  # what AutoTokenizer asks for
+_SAMPLES = (
+    "The quick brown fox jumps over 13 lazy dogs.",
+    "Déjà vu: naïve café, 東京 and 한국어 Ωmega!\n#1  ",
+    " don't    stop-me\tnow (it's #1)",
+)
+
+
+class TokenizerFacts(NamedTuple):
+    """What is declared of a tokenizer besides its ids.
+
+    roles: tokens by role, None where only their names tell · token_types: whether models read them, None if unknown ·
+    padding_side, truncation_side: left or right.
+    """
+
+    roles: Mapping[str, str] | None = None
+    token_types: bool | None = None
+    padding_side: str = "right"
+    truncation_side: str = "right"
+
+
+class ReadTokenizer(NamedTuple):
+    """Arguments of `Tokenizer`."""
+
+    backend: Any
+    family: str
+    lowercase: bool
+    spec: TokenizerFamily | None = None
+
+
+def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Path) -> ReadTokenizer:
+    """Returns the tokenizer that `transformers.AutoTokenizer` makes of the files of a folder.
+
+    Args:
+        files: contents by name, which have passed the audit of `io.foreign_files`.
+        model: the config.json of the folder, {} without one.
+        where: the folder, for messages.
+
+    Raises:
+        UserError: `transformers` cannot read the files, or its class is not one that `tokenizer.json` holds.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+        (folder / CONFIG).write_text(json.dumps(_checked_config(files, where)), encoding="utf-8")
+        loaded = _open(folder, _model_facts(model), where, files)
+    kind = type(loaded).__name__
+    if not loaded.is_fast:
+        raise UserError(
+            f"{where / CONFIG}: tokenizer_class={kind} is Python code of transformers, whose rules no "
+            "tokenizer.json holds; it is not supported"
+        )
+    require_own_ids(_declared_ids(files, where), loaded.get_vocab(), where)
+    loaded.backend_tokenizer.no_truncation()
+    loaded.backend_tokenizer.no_padding()
+    backend = read_backend(loaded.backend_tokenizer.to_str(), where)
+    if {*backend.tokens} <= {*backend.special}:
+        raise UserError(
+            f"{where}: {kind} of transformers finds no vocabulary in {comma_list(files)}; copy its own files"
+        )
+    token_types = "token_type_ids" in loaded.model_input_names
+    _require_agreement(loaded, backend, token_types, f"{where}: {kind}")
+    roles = {
+        key.removesuffix("_token"): token
+        for key, token in loaded.special_tokens_map.items()
+        if key.endswith("_token") and isinstance(token, str)
+    }
+    return with_facts(backend, TokenizerFacts(roles, token_types, loaded.padding_side, loaded.truncation_side))
+
+
+def with_facts(backend: HuggingFaceBackend, facts: TokenizerFacts) -> ReadTokenizer:
+    """Returns a tokenizer with the special tokens, layouts and settings of the facts, under the name of its family."""
+    unknown = {} if backend.unk_token is None else {"unk": backend.unk_token}
+    roles = None if facts.roles is None else {**unknown, **facts.roles}
+    spec = declared_family(backend.tokens, backend.kind, backend.special, roles)
+    spec = dataclasses.replace(
+        spec,
+        roles={**unknown, **spec.roles},
+        single=_layout(backend, ("a",)),
+        pair=_layout(backend, ("a", "b")),
+        token_types=bool(facts.token_types),
+        padding_side=facts.padding_side,
+        truncation_side=facts.truncation_side,
+    )
+    family, spec = find_family(spec, any_types=facts.token_types is None)
+    folds = backend.marked.normalizer is not None and "A" not in backend.marked.normalizer.normalize_str("A")
+    return ReadTokenizer(backend, family, folds, spec)
+
+
+def _layout(backend: HuggingFaceBackend, texts: tuple[str, ...]) -> str:
+    """Returns what surrounds one text or two, as `TOKEN:TYPE` words."""
+    encoding = backend.marked.encode(*texts)
+    words = dict[str, None]()
+    result = list[str]()
+    for index, token, kind in zip(encoding.sequence_ids, encoding.ids, encoding.type_ids, strict=True):
+        word = f"{backend.tokens[token]}:{kind}" if index is None else f"${'AB'[index]}:{kind}"
+        if index is None or word not in words:
+            result.append(word)
+        words[word] = None
+    return " ".join(result)
+
+
+def _checked_config(files: Mapping[str, bytes], where: Path) -> dict[str, Any]:
+    """Returns tokenizer_config.json without what names code or other files."""
+    values = read_json_object(files[CONFIG], where / CONFIG) if CONFIG in files else {}
+    if values.get("auto_map"):
+        if "tokenizer.json" not in files and not _CLASS.fullmatch(str(values.get("tokenizer_class"))):
+            raise UserError(
+                f"{where / CONFIG}: auto_map names code, which is never run, and there is no tokenizer.json"
+            )
+        log.warning("%s: auto_map names code, which is not run; the tokenizer's other files are used", where / CONFIG)
+    if values.get("split_special_tokens"):
+        raise UserError(f"{where / CONFIG}: split_special_tokens=true is not supported; remove it")
+    named = values.get("fast_tokenizer_files")
+    if named and named != ["tokenizer.json"]:
+        raise UserError(f"{where / CONFIG}: fast_tokenizer_files={named!r} is not supported; keep tokenizer.json alone")
+    if "tokenizer_class" in values and not _CLASS.fullmatch(str(values["tokenizer_class"])):
+        values["tokenizer_class"] = _GENERIC  # as transformers reads a name that it does not know
+    return {key: value for key, value in values.items() if key not in _UNUSED and not key.endswith(("_file", "_files"))}
+
+
+def _model_facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what AutoTokenizer asks of a config.json, of both towers where there are two."""
+    facts = {key: values[key] for key in _OF_MODEL if isinstance(values.get(key), str)}
+    if not _CLASS.fullmatch(facts.get("tokenizer_class", "Tokenizer")):
+        facts.pop("tokenizer_class", None)
+    towers = {key: _model_facts(values[key]) for key in ("encoder", "decoder") if isinstance(values.get(key), dict)}
+    return facts | {key: tower for key, tower in towers.items() if tower}
+
+
+def _declared_ids(files: Mapping[str, bytes], where: Path) -> Iterator[tuple[str, str, int]]:
+    """Yields every added token with the file that gives it an id."""
+    for file in ("tokenizer.json", "added_tokens.json", CONFIG):
+        values = read_json_object(files[file], where / file) if file in files else {}
+        if file == "added_tokens.json":
+            yield from ((file, token, index) for token, index in values.items())
+        else:
+            yield from ((file, *pair) for pair in added_ids(values))
+
+
+def added_ids(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yields token and id of what a tokenizer.json or tokenizer_config.json adds."""
+    tokens = [*values.get("added_tokens", ())]
+    tokens += [{**token, "id": int(index)} for index, token in (values.get("added_tokens_decoder") or {}).items()]
+    yield from ((token["content"], token["id"]) for token in tokens)
+
+
+def require_own_ids(declared: Iterable[tuple[str, str, int]], vocabulary: Mapping[str, int], where: Path) -> None:
+    """Raises `UserError` where two tokens have one id.
+
+    Args:
+        declared: (file, token, id) of added tokens.
+        vocabulary: ids by token, as they were read.
+        where: the folder, for messages.
+    """
+    tokens = tokens_by_id(vocabulary)
+    for file, token, index in declared:
+        if index < len(tokens) and tokens[index] != token and tokens[index] in vocabulary:
+            raise UserError(
+                f"{where / file}: {shortened(token)} has id {index}, which is that of {shortened(tokens[index])}; give "
+                "each added token an id of its own"
+            )
+
+
+def _open(folder: Path, model: dict[str, Any], where: Path, files: Iterable[str]) -> Any:
+    """Returns the tokenizer of `transformers`, which neither runs code of the folder nor asks a network."""
+    with silence_stderr():  # Rust prints its panics, and transformers that torch is not installed
+        import transformers
+        from transformers.utils import logging as their_log
+
+        verbosity = their_log.get_verbosity()
+        their_log.set_verbosity(their_log.CRITICAL)
+        try:
+            options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+            if "model_type" in model:
+                (folder / "config.json").write_text(json.dumps(model), encoding="utf-8")
+            else:
+                options["config"] = transformers.PreTrainedConfig(**model)
+            return transformers.AutoTokenizer.from_pretrained(folder, **options)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            reason = f"{type(error).__name__}: {one_line(error)}".replace(str(folder), str(where))
+            raise UserError(
+                f"{where}: transformers cannot read {comma_list(files)} ({reason}); copy all files of the "
+                f"tokenizer, and name its tokenizer_class in {CONFIG}"
+            ) from error
+        finally:
+            their_log.set_verbosity(verbosity)
+
+
+def _require_agreement(loaded: Any, backend: HuggingFaceBackend, token_types: bool, what: str) -> None:
+    """Refuses a class that treats text before or after its `tokenizers.Tokenizer` sees it."""
+    for texts in (*((sample,) for sample in _SAMPLES), _SAMPLES[:2]):
+        try:
+            theirs = loaded(*texts, verbose=False)
+        except Exception as error:
+            raise UserError(f"{what} reads no plain text ({one_line(error)}); it is not supported") from error
+        ours = backend.marked.encode(*texts)
+        same = list(theirs["input_ids"]) == ours.ids
+        if not same or (token_types and list(theirs["token_type_ids"]) != ours.type_ids):
+            raise UserError(
+                f"{what} does more than its tokenizer.json says: {texts[0]!r} gets other ids or token types; it is not "
+                "supported"
+            )
+
+
+def read_json_object(content: bytes, path: Path) -> dict[str, Any]:
+    """Returns the JSON object of a file's bytes; raises `UserError` for anything else."""
+    try:
+        values = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: invalid UTF-8 at byte {error.start}; copy or convert the file") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: broken JSON ({error}); copy the file again") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a JSON object is expected; copy the file again")
+    return values
