@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -38,7 +39,9 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise every process that tests start compiles bertjax again
+# Otherwise every process compiles tests and bertjax again: this one, the workers, and those that tests start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tiny layers take less time than threads wait for each other
 
 # Both workers, the processes that tests start, and the next run read what one of them compiled.

@@ -72,7 +72,7 @@ def their_score(pair: Both, text: str, within_word: bool) -> tuple[float, int]:
     return total, count
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("deberta-v2", "modernbert", "roberta")]
+FURTHER = [pytest.param(name, marks=pytest.mark.weekly) for name in ("deberta-v2", "modernbert", "roberta")]
 
 
 @of_all_families("bert", "xlnet", *LONG)

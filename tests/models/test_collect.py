@@ -106,7 +106,7 @@ def test_the_parts_are_those_of_transformers(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(each, marks=[] if each in ("post-norm", "disentangled, convolution") else pytest.mark.long)
+        pytest.param(each, marks=[] if each in ("post-norm", "disentangled, convolution") else pytest.mark.weekly)
         for each in VARIANTS
     ],
 )

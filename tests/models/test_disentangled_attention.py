@@ -227,7 +227,7 @@ def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dic
         np.testing.assert_allclose(words[row, part], decoded_by_definition(config, params, before), atol=5e-5)
 
 
-LONG = [pytest.param(position, marks=pytest.mark.long) for position in ("none", "rotary")]
+FURTHER = [pytest.param(position, marks=pytest.mark.weekly) for position in ("none", "rotary")]
 
 
 @pytest.mark.parametrize("position", ["disentangled", *LONG])

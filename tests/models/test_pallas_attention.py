@@ -25,7 +25,7 @@ BATCH, LENGTH, HEADS, WIDTH, RATE = 2, 150, 2, 16, 0.2
 CONFIG = EncoderConfig(hidden_size=HEADS * WIDTH, num_heads=HEADS, attention_dropout=RATE)
 KEY = jax.random.key(5)
 KINDS = [(0, False), (0, True), (40, False), (100, False), (40, True)]
-FEW_KINDS = [pytest.param(*kind, marks=[] if kind == (40, True) else pytest.mark.long) for kind in KINDS]
+FEW_KINDS = [pytest.param(*kind, marks=[] if kind == (40, True) else pytest.mark.weekly) for kind in KINDS]
 IDS = jnp.asarray(np.array([1, 2, 3, 0, 1]).repeat([40, 50, 40, 20, 150]).reshape(BATCH, LENGTH), jnp.int32)
 
 
@@ -83,7 +83,7 @@ def test_a_decoder_attends_to_a_source_of_another_length() -> None:
 @pytest.mark.parametrize(
     ("window", "causal", "compiler"),
     [
-        pytest.param(0, False, "triton", marks=pytest.mark.long),
+        pytest.param(0, False, "triton", marks=pytest.mark.weekly),
         (40, True, "triton"),
         (40, False, "mosaic"),
     ],

@@ -100,8 +100,8 @@ def formula(
     ("terms", "causal", "drop", "compiler"),
     [
         (("c2p", "p2c"), False, True, "triton"),
-        pytest.param(("p2c",), True, False, "triton", marks=pytest.mark.long),
-        pytest.param(("c2p",), False, False, "triton", marks=pytest.mark.long),
+        pytest.param(("p2c",), True, False, "triton", marks=pytest.mark.weekly),
+        pytest.param(("c2p",), False, False, "triton", marks=pytest.mark.weekly),
         (("c2p", "p2c"), True, True, "mosaic"),
     ],
 )

@@ -37,7 +37,7 @@ def inputs(shape: tuple[int, ...]) -> list[jax.Array]:
 
 
 @pytest.mark.parametrize(("present", "centred"), [((True, True, True), True), ((False, True, False), False)])
-@pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize(
     ("shape", "rate"), [((3, 5, 128), 0.1), ((2, 7, 768), 0.3), ((1, 3, 1024), 0.0), ((5, 333, 32), 0.5)]
 )
@@ -109,11 +109,11 @@ def test_masks_carry_into_the_upper_half_of_the_index(monkeypatch: pytest.Monkey
     [
         {},
         *(
-            pytest.param({"norm_placement": placement}, marks=pytest.mark.long)
+            pytest.param({"norm_placement": placement}, marks=pytest.mark.weekly)
             for placement in ("pre", "sandwich", "parallel")
         ),
         {"norm_placement": "pre", "norm_type": "rms_norm", "feed_forward_bias": False, "attention_bias": "none"},
-        pytest.param({"remat": "dots", "norm_bias": False}, marks=pytest.mark.long),
+        pytest.param({"remat": "dots", "norm_bias": False}, marks=pytest.mark.weekly),
     ],
 )
 def test_an_encoder_computes_the_same(values: dict[str, Any]) -> None:

@@ -274,7 +274,7 @@ def mask_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "unit", [pytest.param(unit, marks=[] if unit == "token" else pytest.mark.long) for unit in MASK_UNITS]
+    "unit", [pytest.param(unit, marks=[] if unit == "token" else pytest.mark.weekly) for unit in MASK_UNITS]
 )
 def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
     twins: Vocabulary, pack: Callable, example: Callable, unit: str

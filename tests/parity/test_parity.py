@@ -61,7 +61,8 @@ LONG_CASES = {
 
 
 def parameters() -> Iterator[Any]:
-    """Yields every class, direction and case; those that the ordinary suite omits are long.
+    """Yields every class, direction and case; those that the ordinary suite omits are weekly, or
+    long where nothing else has the case.
 
     The ordinary suite reads the first class of every case and every class of `transformers` once (only the first of
     families with the tensors of another one), writes one class of every family, and makes the last of a case's extra
@@ -81,8 +82,9 @@ def parameters() -> Iterator[Any]:
                 name = f"{model_class}-{direction.replace(' -> ', '-')}-{case.name}"
                 if is_ordinary:
                     yield pytest.param(ordinary, model_class, direction, id=name)
+                mark = pytest.mark.long if is_long and first else pytest.mark.weekly
                 if not is_ordinary or case.calls:
-                    yield pytest.param(case, model_class, direction, id=f"{name}-all", marks=pytest.mark.long)
+                    yield pytest.param(case, model_class, direction, id=f"{name}-all", marks=mark)
 
 
 @pytest.fixture(autouse=True)
