@@ -10,6 +10,7 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
 import sys
 from collections.abc import Generator, Iterator
@@ -29,6 +30,9 @@ if _ON_GPU:
 _FLAGS = f"--xla_force_host_platform_device_count={_DEVICES} --xla_backend_optimization_level=0"
 # Programs are small: to split each into modules for several threads takes longer than to compile it in one.
 _FLAGS += " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
+if platform.machine() in ("x86_64", "AMD64"):  # one result on all of them: tolerances are not of one processor
+    _FLAGS += " --xla_cpu_max_isa=AVX2"
+    os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # jaxlib 0.12 aborts on this flag
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{_FLAGS} {os.environ.get('XLA_FLAGS', '')}"

@@ -18,7 +18,10 @@ def names_in(path: Path) -> dict[str, str]:
     body = ast.parse(path.read_text(encoding="utf-8")).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     marks = {node.name: [*map(ast.unparse, node.decorator_list)] for node in functions}
-    return {name: next((each for each in MARKS if f"pytest.mark.{each}" in found), "") for name, found in marks.items()}
+    return {
+        name: next((each for each in MARKS if f"pytest.mark.{each}" in decorators), "")
+        for name, decorators in marks.items()
+    }
 
 
 def test_every_promise_has_a_row_with_a_test() -> None:

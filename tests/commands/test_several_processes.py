@@ -223,7 +223,9 @@ SHARDED += ["--config.optimizer.ema_decay=0.9", "--config.train.microbatches=2",
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["sharded", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in ("carry", "teacher"))])
+@pytest.mark.parametrize(
+    "kind", ["sharded", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in ("carry", "teacher"))]
+)
 def test_memories_teachers_and_parts_of_weights_are_those_of_one_process(
     lab: Lab, finished: Finished, launch: Launch, tmp_path: Path, kind: str
 ) -> None:

@@ -30,7 +30,7 @@ from config_lab import (
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import load_pretrained
 
-DRAWS, LONG_DRAWS, RUNS = 5, 80, 1
+DRAWS, LONG_DRAWS, RUNS = 3, 80, 1
 SUBJECTS = subjects()
 
 

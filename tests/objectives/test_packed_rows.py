@@ -22,11 +22,10 @@ from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 # One recipe of every objective and kind of attention; further families with the same ones are weekly.
-LONG = "modernbert simcse electra spanbert deberta:smoke-v2 gpt2 distilbert t5 bart tsdae retromae".split()
-WEEKLY = "albert roberta deberta deberta:smoke-v1 transformer minilm tinybert".split()
+LONG = ["modernbert", "simcse", "electra", "spanbert", "deberta:smoke-v2", "gpt2", "distilbert", "t5", "bart", "tsdae"]
+WEEKLY = ["albert", "roberta", "deberta", "deberta:smoke-v1", "transformer", "minilm", "tinybert"]
 RECIPES = [
-    "bert",
-    *(pytest.param(name, marks=pytest.mark.long) for name in (*LONG, "gpt_bert mlm")),
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("bert", *LONG, "retromae", "gpt_bert mlm")),
     *(pytest.param(name, marks=pytest.mark.weekly) for name in (*WEEKLY, "gpt_bert clm")),
 ]
 

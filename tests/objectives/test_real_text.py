@@ -66,8 +66,6 @@ def masking_of(spec: str) -> MaskingConfig:
     return MaskingConfig.from_config(cfg)
 
 
-
-
 @pytest.fixture(scope="module", params=FAMILIES)
 def hidden(request: pytest.FixtureRequest, text: tuple) -> tuple[MaskingConfig, dict[str, np.ndarray], Vocabulary]:
     batch, vocabulary = text

@@ -27,7 +27,10 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 # memory, windows, a teacher, negatives of the whole batch. tests/training/test_step.py has BERT in the ordinary suite.
 FURTHER = ["albert", "modernbert", "distilbert", "retromae"]
 WHOLE_STEPS = ["deberta", "xlnet", "t5", *(pytest.param(name, marks=pytest.mark.weekly) for name in FURTHER)]
-GRADIENTS = ["simcse", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("deberta:smoke-v2", "bart", "tsdae"))]
+GRADIENTS = [
+    "simcse",
+    *(pytest.param(name, marks=pytest.mark.weekly) for name in ("deberta:smoke-v2", "bart", "tsdae")),
+]
 
 
 def loss_and_gradients(objective: Objective, params: Params, frozen: Any, batch: Any) -> tuple[jax.Array, Params]:

@@ -59,6 +59,7 @@ def test_a_run_without_it_has_the_state_that_it_always_had() -> None:
     assert ema_params({}) is None and ema_params(()) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["stable_adamw", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("lamb", "muon"))]
 )
