@@ -10,7 +10,9 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -28,6 +30,9 @@ if _ON_GPU:
 _FLAGS = f"--xla_force_host_platform_device_count={_DEVICES} --xla_backend_optimization_level=0"
 # Programs are small: to split each into modules for several threads takes longer than to compile it in one.
 _FLAGS += " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
+if platform.machine() in ("x86_64", "AMD64"):  # one result on all of them: tolerances are not of one processor
+    _FLAGS += " --xla_cpu_max_isa=AVX2"
+    os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # jaxlib 0.12 aborts on this flag
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{_FLAGS} {os.environ.get('XLA_FLAGS', '')}"
@@ -38,7 +43,9 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise every process that tests start compiles bertjax again
+# Otherwise every process compiles tests and bertjax again: this one, the workers, and those that tests start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tiny layers take less time than threads wait for each other
 
 # Both workers, the processes that tests start, and the next run read what one of them compiled.

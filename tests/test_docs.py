@@ -361,7 +361,12 @@ EXPECTED = {
     "finetune": ["wrong; the most confident", "'label': ", "(3, 128) tensor"],
     "many-hosts": ["4 x cpu of 2 processes", "ended with status 75", "resuming at step"],
 }
-RUNNING = [path for path, page in PAGES.items() if page.to_run]
+LONG = ("docs/tutorials/first-model.md", "docs/tutorials/continue.md")  # other pages run once a week
+RUNNING = [
+    pytest.param(path, marks=pytest.mark.long if path in LONG else pytest.mark.weekly)
+    for path, page in PAGES.items()
+    if page.to_run
+]
 WORDS = {
     "zh": (
         "今天 昨天 我们 他们 老师 朋友",
@@ -425,7 +430,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[tup
     return run
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("path", RUNNING)
 def test_a_page_runs_from_an_empty_directory(path: str, reader: Callable[[str], list[tuple]]) -> None:
     pytest.importorskip("transformers")

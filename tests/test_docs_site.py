@@ -68,7 +68,7 @@ def test_links_out_of_the_site_are_well_formed() -> None:
         assert not re.search(r"[\s<>]", link), link
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_the_site_has_no_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import itertools
 import json
@@ -101,13 +102,20 @@ def package_of(module: str) -> str:
     return module.split(".")[1] if "." in module else module
 
 
+@functools.cache
+def import_nodes(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Returns the imports of a file, also inside functions and under TYPE_CHECKING."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields line and absolute name of every import, also inside functions and under TYPE_CHECKING."""
+    """Yields line and absolute name of every import."""
     package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             source = resolve_name("." * node.level + (node.module or ""), package)
             for alias in node.names:  # `from bertjax import check` imports a package, `__version__` is of the root
                 is_package = source == "bertjax" and alias.name in PACKAGES
@@ -192,15 +200,13 @@ def module_graph() -> dict[str, set[str]]:
     for module, path in modules.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         graph[module] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in import_nodes(path):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 source = resolve_name("." * node.level + (node.module or ""), package)
                 below = [f"{source}.{alias.name}" for alias in node.names]
                 names = [name if name in modules else source for name in below]
-            else:
-                continue
             graph[module] |= {name for name in names if name in modules and name != module}
     return graph
 

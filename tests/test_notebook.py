@@ -107,7 +107,7 @@ def run(name: str, folder: Path, **sizes: str) -> str:
     return done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_both_run(tmp_path: Path) -> None:
     """In small; the second continues a random model with the tokenizer of the first, as there is no network."""
     pytest.importorskip("transformers")

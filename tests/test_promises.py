@@ -1,4 +1,4 @@
-"""Every promise of docs/promises.md names existing tests, and says which of them are long."""
+"""Every promise of docs/promises.md names existing tests, and says which of them are long or weekly."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+MARKS = ("long", "weekly")
 PAGE = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
 
 
 @functools.cache
-def names_in(path: Path) -> dict[str, bool]:
-    """Returns the functions of a file, and whether all cases of each are long."""
+def names_in(path: Path) -> dict[str, str]:
+    """Returns the functions of a file, and the mark of all cases of each: `long`, `weekly` or none."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
-    return {node.name: "pytest.mark.long" in map(ast.unparse, node.decorator_list) for node in functions}
+    marks = {node.name: [*map(ast.unparse, node.decorator_list)] for node in functions}
+    return {
+        name: next((each for each in MARKS if f"pytest.mark.{each}" in decorators), "")
+        for name, decorators in marks.items()
+    }
 
 
 def test_every_promise_has_a_row_with_a_test() -> None:
@@ -31,15 +36,21 @@ def test_every_test_that_is_named_is_there() -> None:
     missing = [
         f"{path}::{name}"
         for path, name in named
-        if not (ROOT / path).is_file() or name not in {"": False, **names_in(ROOT / path)}
+        if not (ROOT / path).is_file() or name not in {"", *names_in(ROOT / path)}
     ]
     assert missing == []
 
 
-def test_tests_of_the_long_suite_alone_are_marked() -> None:
+def test_tests_outside_the_ordinary_suite_are_marked() -> None:
     wrong = []
     for cell in PAGE.split("|"):
-        for part, long in zip(cell.partition("long:")[::2], (False, True), strict=True):
+        parts = re.split(rf"({'|'.join(MARKS)}):", cell)
+        for mark, part in zip(["", *parts[1::2]], parts[::2], strict=True):
             named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", part)
-            wrong += [f"{path}::{name}" for path, name in named if names_in(ROOT / path)[name] != long]
+            wrong += [f"{path}::{name}" for path, name in named if names_in(ROOT / path)[name] != mark]
     assert wrong == []
+
+
+def test_no_promise_is_left_to_the_weekly_tests() -> None:
+    rows = [line for line in PAGE.splitlines() if "`tests/" in line]
+    assert len(rows) > 40 and [row for row in rows if "`tests/" not in row.partition("weekly:")[0]] == []

@@ -146,7 +146,7 @@ def facts_of(name: str, platform: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "platform"), [pytest.param(*each, marks=[] if each in SHORT else pytest.mark.long) for each in PROGRAMS]
+    ("name", "platform"), [pytest.param(*each, marks=[] if each in SHORT else pytest.mark.weekly) for each in PROGRAMS]
 )
 def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
     known = json.loads(FACTS.read_text())

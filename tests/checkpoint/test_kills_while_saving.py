@@ -26,7 +26,7 @@ SAVING = """
 EXPECTED = {f"array {i}": jax.ShapeDtypeStruct((64, 64), jnp.float32) for i in range(8)}
 
 
-@pytest.mark.long  # tests/checkpoint/test_manager.py has a short version with three kills
+@pytest.mark.weekly  # tests/checkpoint/test_manager.py has a short version with three kills
 def test_forty_kills_leave_a_whole_checkpoint_each_time(tmp_path: Path) -> None:
     draw, last, inside = random.Random(0), 0, 0
     for _ in range(KILLS):

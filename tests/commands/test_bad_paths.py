@@ -52,7 +52,7 @@ def test_a_million_tiny_documents_and_a_line_of_20_megabytes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["cat", "dog", "house", "river"]
-    tiny = "".join(f"{words[index % 4]} {index % 1000}\n" for index in range(1_000_000))
+    tiny = "".join(f"{words[index % 4]} {index % 1000}\n" for index in range(200_000))
     (tmp_path / "tiny.txt").write_text(tiny + " ".join(words * 1_000_000) + "\n")
     settings = {"sources": f"lines:{tmp_path}/tiny.txt", "cache_dir": tmp_path / "cache", "vocab_size": 400}
     settings |= {"example_format": "block", "eval_fraction": 0.1}

@@ -125,7 +125,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
 
 
 @pytest.mark.parametrize(
-    "free", [0, *(pytest.param(free, marks=pytest.mark.long) for free in (12, 300))]
+    "free", [0, pytest.param(12, marks=pytest.mark.long), pytest.param(300, marks=pytest.mark.weekly)]
 )  # KiB: not enough for a file, for the tokenizer, for a checkpoint
 def test_a_disk_that_is_full_from_the_beginning(
     lab: Lab, finished: Finished, disk: Disk, free: int, capsys: pytest.CaptureFixture[str]

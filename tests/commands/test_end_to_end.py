@@ -38,7 +38,7 @@ def test_the_text_is_cut_at_the_end_of_a_line(
         script.prepare(script.Job(tmp_path, options_of(lab, text=Path("nowhere.txt")), []))
 
 
-@pytest.mark.long  # a short version: the jobs of both sides, below
+@pytest.mark.weekly  # a short version: the jobs of both sides, below
 def test_our_side_counts_the_tokens_of_a_real_run(lab: Lab, script: ModuleType, tmp_path: Path) -> None:
     job = script.Job(
         tmp_path, options_of(lab, bytes=10**6), ["--config.train.compute_dtype=float32", "--config.mesh.data=1"]

@@ -96,7 +96,7 @@ def test_a_first_layer_without_norm_is_copied_with_one_that_does_nothing() -> No
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(config, id=name, marks=[] if name == "pre" else pytest.mark.long)
+        pytest.param(config, id=name, marks=[] if name == "pre" else pytest.mark.weekly)
         for name, config in {"post": POST, "pre": PRE, "albert": ALBERT, "llama": LLAMA}.items()
     ],
 )

@@ -29,7 +29,7 @@ def test_the_verdict_is_two_standard_errors_of_the_difference_of_means(script: M
     assert "| yes |" in lines[3] and "| +0.3000 ± 0.0816 | **no** |" in lines[4]
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_very_short_runs_learn_the_same(
     lab: Lab, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

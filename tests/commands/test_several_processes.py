@@ -223,7 +223,9 @@ SHARDED += ["--config.optimizer.ema_decay=0.9", "--config.train.microbatches=2",
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["carry", "teacher", "sharded"])
+@pytest.mark.parametrize(
+    "kind", ["sharded", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in ("carry", "teacher"))]
+)
 def test_memories_teachers_and_parts_of_weights_are_those_of_one_process(
     lab: Lab, finished: Finished, launch: Launch, tmp_path: Path, kind: str
 ) -> None:
@@ -301,7 +303,7 @@ if any("process_id=" in argument for argument in sys.orig_argv):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("slow", [1, None])
+@pytest.mark.parametrize("slow", [1, pytest.param(None, marks=pytest.mark.weekly)])
 def test_the_process_that_the_others_wait_for_is_named(
     launch: Launch, slow: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,12 +102,13 @@ def test_ctrl_c_in_a_callback_of_python_is_not_lost(lab: Lab, tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [4, pytest.param(6, marks=pytest.mark.weekly)])
+def test_signals_to_a_process_lose_at_most_a_step(rounds: int, lab: Lab, tmp_path: Path) -> None:
     """Includes start-up and compilation; some signals are followed by a second one."""
     steps = ["--config.train.num_steps=200", "--config.checkpoint.interval_steps=20", "--config.eval.interval_steps=15"]
     command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), *steps, "--workdir"]
     draw, workdir, saved = random.Random(0), tmp_path / "stopped", 0
-    for lines, number, twice in ROUNDS:
+    for lines, number, twice in ROUNDS[:rounds]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         process = subprocess.Popen([*command, str(workdir)], preexec_fn=default_interrupt, **pipes)
         assert process.stdout is not None
@@ -136,10 +137,10 @@ def default_interrupt() -> None:
 
 ROUNDS = [
     (0, signal.SIGTERM, False),
-    (0, signal.SIGINT, False),
     (3, signal.SIGTERM, False),
     (8, signal.SIGINT, False),
     (6, signal.SIGTERM, True),
+    (0, signal.SIGINT, False),
     (7, signal.SIGTERM, False),
 ]
 """Lines of output after which a signal is sent, the signal, and whether another one follows at once."""

@@ -141,7 +141,7 @@ def test_200_at_random(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
             refused(["--config", str(plain), typed], named, tmp_path, capsys)
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_some_at_random_in_processes(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     plain, broken = tmp_path / "plain.py", tmp_path / "broken.py"

@@ -64,7 +64,7 @@ def test_every_length_of_a_run(spec: str) -> None:
         assert 0 <= schedule.warmup_steps <= steps and schedule.decay >= 1
 
 
-# One size of every family that the mission names; the others are long.
+# One size of every family that the mission names; the others are weekly.
 MAIN_FAMILIES = (
     "albert",
     "bert",
@@ -77,7 +77,7 @@ MAIN_FAMILIES = (
     "transformer",
 )
 ORDINARY = ["quickstart", *(f"{name}:smoke" for name in (*MAIN_FAMILIES, "gpt2", "t5", "xlnet"))]
-EVERY = [spec if spec in ORDINARY else pytest.param(spec, marks=pytest.mark.long) for spec in SPECS]
+EVERY = [spec if spec in ORDINARY else pytest.param(spec, marks=pytest.mark.weekly) for spec in SPECS]
 
 NAMES = {"model.preset", "generator.preset", "decoder.preset", "data.tokenizer", "data.sources", "init_from"}
 

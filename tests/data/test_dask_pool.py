@@ -90,7 +90,7 @@ def test_other_versions_are_refused(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [2, *(pytest.param(count, marks=pytest.mark.weekly) for count in (1, 4))])
 def test_processes_one_of_which_is_killed(count: int, tmp_path: Path) -> None:
     """Its batches are repeated by the others, or by the process that dask starts instead."""
     with local_cluster(count, processes=True, scheduler_port=0) as cluster:

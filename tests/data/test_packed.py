@@ -272,7 +272,7 @@ def seconds_to_batch(cursor, form):
     ("num_documents", "name"),
     [
         (20_000, "nsp_pairs"),
-        *(pytest.param(1_000_000, name, marks=pytest.mark.long) for name in ("nsp_pairs", "block")),
+        *(pytest.param(1_000_000, name, marks=pytest.mark.weekly) for name in ("nsp_pairs", "block")),
     ],
 )
 def test_resuming_late_takes_no_longer(num_documents, name):

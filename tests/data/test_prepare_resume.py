@@ -162,7 +162,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_twenty_sigkills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.weekly)])
+def test_sigkills(times: int, tmp_path: Path) -> None:
     """SIGKILLs of the preparing process, each after some progress, with its workers left running."""
     program = tmp_path / "program.py"
     program.write_text(KILLED.format(tests=str(Path(__file__).parent)))
@@ -171,13 +172,13 @@ def test_twenty_sigkills(tmp_path: Path) -> None:
         [sys.executable, str(program), str(tmp_path / "clean")], env=environment, check=True, capture_output=True
     ).stdout.strip()
     cache, kills, rng, shared = tmp_path / "killed", 0, random.Random(0), set(os.listdir("/dev/shm"))
-    while kills < 20:
+    while kills < times:
         process = subprocess.Popen([sys.executable, str(program), str(cache)], env=environment, start_new_session=True)
         before = progress(cache)
         while process.poll() is None and progress(cache) == before:
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.05))
-        if process.poll() is not None:  # it reached the end: begin again, so that there are 20 kills
+        if process.poll() is not None:  # it reached the end: begin again, so that there are as many kills
             (folder,) = cache.glob("*")
             assert digest(folder) == digest(tmp_path / "clean" / clean.decode())
             folder.rename(tmp_path / f"done-{kills}")

@@ -155,6 +155,6 @@ def test_workers_start_after_jax_has_threads(recwarn: pytest.WarningsRecorder) -
     assert not [warning for warning in recwarn if "fork" in str(warning.message)]
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_fifty_starts_after_jax() -> None:
     start_after_jax(50)

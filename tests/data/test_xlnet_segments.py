@@ -136,7 +136,8 @@ def possible_pairs(sentences: np.ndarray, begin: int) -> tuple[set, set, int]:
 
 
 @pytest.mark.parametrize(
-    ("bi_data", "longest"), [(False, 9), pytest.param(True, 9, marks=pytest.mark.long), (True, 40)]
+    ("bi_data", "longest"),
+    [(False, 9), pytest.param(True, 9, marks=pytest.mark.long), pytest.param(True, 40, marks=pytest.mark.long)],
 )
 def test_segments_are_among_those_of_the_authors(bi_data: bool, longest: int) -> None:
     """Every pair is one that their code could have drawn, and in half of them B follows A."""

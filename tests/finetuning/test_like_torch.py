@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-LONG = ("roberta", "electra", "deberta", "xlnet", "modernbert", "regression", "tokens", "qa")
+MARKS = dict.fromkeys(("regression", "tokens", "qa"), pytest.mark.long) | {"classification": ()}
 
 
 def features_of(kind: str, last: bool, has_types: bool) -> Features:
@@ -139,7 +139,7 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.long) if case in LONG else case for case in CASES],
+    [pytest.param(case, marks=MARKS.get(case, pytest.mark.weekly)) for case in CASES],
 )
 def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
     """At dropout 0, with the same batches in the same order, to 1e-4 (the last batch of an epoch is smaller)."""

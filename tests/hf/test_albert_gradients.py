@@ -30,7 +30,7 @@ SHARING = {
 @pytest.mark.parametrize(
     "sharing",
     [
-        pytest.param(sharing, id=name, marks=pytest.mark.long if name == "one group for all" else [])
+        pytest.param(sharing, id=name, marks=pytest.mark.weekly if name == "one group for all" else [])
         for name, sharing in SHARING.items()
     ],
 )

@@ -30,7 +30,7 @@ from config_lab import (
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import load_pretrained
 
-DRAWS, LONG_DRAWS, RUNS = 5, 80, 3
+DRAWS, LONG_DRAWS, RUNS = 3, 80, 1
 SUBJECTS = subjects()
 
 
@@ -53,12 +53,12 @@ def test_random_changes(subject: Subject) -> None:
     assert not misread_draws(subject, random.Random(15), DRAWS)
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_many_random_changes(subject: Subject) -> None:
     assert not misread_draws(subject, random.Random(16), LONG_DRAWS)
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_every_key_with_every_value(subject: Subject) -> None:
     groups = list(groups_of_changes(subject))
     count = sum(len(subject.candidates(key)) for key in subject.keys)

@@ -65,7 +65,12 @@ def test_buckets_are_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    "version", ["v1", "v2", pytest.param("v2 with projections of its own", marks=pytest.mark.long)]
+    "version",
+    [
+        pytest.param("v1", marks=pytest.mark.long),
+        "v2",
+        pytest.param("v2 with projections of its own", marks=pytest.mark.long),
+    ],
 )
 def test_loss_and_gradients_are_torchs(tmp_path: Path, version: str) -> None:
     if version == "v1":

@@ -102,7 +102,7 @@ def test_what_would_change_the_maths_is_refused(values: dict[str, Any], message:
         read(**values)
 
 
-@pytest.mark.parametrize("biased", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("biased", [pytest.param(False, marks=pytest.mark.weekly), True])
 def test_gradients_are_torchs(tmp_path: Path, biased: bool) -> None:
     """Windows of three tokens, unequal bases; with every bias and without."""
     config = transformers.ModernBertConfig(

@@ -265,7 +265,7 @@ def test_what_transformers_saves_again_is_read(exports: tuple[Path, list[Encoder
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("family", ["bertjax", "bert"])
+@pytest.mark.parametrize("family", ["bertjax", pytest.param("bert", marks=pytest.mark.long)])
 def test_weights_in_two_bytes(tmp_path: Path, dtype: str, family: str) -> None:
     config = EncoderConfig(vocab_size=VOCAB, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=9)
     config, params = config.replace(family=family), random_params(config, ("mlm",))

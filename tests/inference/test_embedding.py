@@ -29,7 +29,7 @@ def quick() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlnet", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.weekly), "xlnet", "gpt2"])
 def test_vectors_as_transformers(family: str, tmp_path: Path) -> None:
     model, tokenizer = write_folder(family, tmp_path)
     states = []

@@ -67,7 +67,7 @@ def softmax(scores: torch.Tensor) -> np.ndarray:
     return torch.softmax(scores.double(), -1).numpy()
 
 
-@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.long)])
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.weekly)])
 def test_probabilities_as_transformers(family: str, tmp_path: Path) -> None:
     """Single and paired texts, truncated; in the order of the input although batches are sorted by length."""
     model, tokenizer = write_folder(tmp_path, "SequenceClassification", family=family)

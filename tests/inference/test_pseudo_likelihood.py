@@ -72,10 +72,10 @@ def their_score(pair: Both, text: str, within_word: bool) -> tuple[float, int]:
     return total, count
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("deberta-v2", "modernbert", "roberta")]
+FURTHER = [pytest.param(name, marks=pytest.mark.weekly) for name in ("deberta-v2", "modernbert", "roberta")]
 
 
-@of_all_families("bert", "xlnet", *LONG)
+@of_all_families("bert", "xlnet", *FURTHER)
 def test_pseudo_log_likelihoods_as_transformers(both: Both) -> None:
     for mode in ("pll", "within-word"):
         expected = [their_score(both, text, mode == "within-word") for text in TEXTS]

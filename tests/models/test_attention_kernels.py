@@ -29,6 +29,11 @@ PLAIN = EncoderConfig(
 NARROW = dataclasses.replace(PLAIN, hidden_size=128, compute_dtype="bfloat16")
 KINDS = [pytest.param(0, False, id="whole"), pytest.param(0, True, id="causal"), pytest.param(30, False, id="window")]
 KINDS += [pytest.param(30, True, id="causal window")]
+INTERPRETED = [
+    KINDS[0],
+    KINDS[3],
+    *(pytest.param(*kind.values, id=kind.id, marks=pytest.mark.long) for kind in KINDS[1:3]),
+]
 
 
 def with_implementation(config: EncoderConfig, name: str) -> EncoderConfig:
@@ -58,15 +63,15 @@ def values_and_gradients(config: EncoderConfig, window: int, causal: bool) -> li
     return [np.asarray(each) for each in (out, *gradients)]
 
 
-@pytest.mark.parametrize(("window", "causal"), KINDS)
+@pytest.mark.parametrize(("window", "causal"), INTERPRETED)
 def test_splash_interpreted_is_the_plain_form(window: int, causal: bool) -> None:
     expected = values_and_gradients(PLAIN, window, causal)
     result = values_and_gradients(with_implementation(PLAIN, "interpret"), window, causal)
     for name, mine, plain in zip(("out", "dq", "dk", "dv"), result, expected, strict=True):
-        assert np.abs(mine - plain).max() <= 3e-6, name
+        assert np.abs(mine - plain).max() <= 2e-6 * max(1.0, np.abs(plain).max()), name  # sums of 200 products
 
 
-@pytest.mark.parametrize(("window", "causal"), KINDS)
+@pytest.mark.parametrize(("window", "causal"), INTERPRETED)
 def test_splash_is_finite_at_padding_which_is_not_cleared(window: int, causal: bool) -> None:
     draw = np.random.default_rng(0).normal(size=(3, ROWS, LENGTH, HEADS, WIDTH))
     context = AttentionContext(segments(), window, causal)

@@ -106,7 +106,14 @@ def test_the_parts_are_those_of_transformers(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(each, marks=[] if each in ("post-norm", "disentangled, convolution") else pytest.mark.long)
+        pytest.param(
+            each,
+            marks=[]
+            if each == "post-norm"
+            else pytest.mark.long
+            if each == "disentangled, convolution"
+            else pytest.mark.weekly,
+        )
         for each in VARIANTS
     ],
 )

@@ -209,7 +209,11 @@ def decoded_by_definition(config: EncoderConfig, params: Params, hidden: np.ndar
     return states
 
 
-@pytest.mark.parametrize("config", [CONFIG, V1, SHARED], ids=["v2", "v1", "p2c-shared"])
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, *(pytest.param(each, marks=pytest.mark.long) for each in (V1, SHARED))],
+    ids=["v2", "v1", "p2c-shared"],
+)
 def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dict[str, jax.Array]) -> None:
     params = drawn(config)
     hidden, words = runner(config)(params, batch)
@@ -227,10 +231,10 @@ def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dic
         np.testing.assert_allclose(words[row, part], decoded_by_definition(config, params, before), atol=5e-5)
 
 
-LONG = [pytest.param(position, marks=pytest.mark.long) for position in ("none", "rotary")]
+FURTHER = [pytest.param(position, marks=pytest.mark.weekly) for position in ("none", "rotary")]
 
 
-@pytest.mark.parametrize("position", ["disentangled", *LONG])
+@pytest.mark.parametrize("position", ["disentangled", *FURTHER])
 def test_decoding_some_positions_is_decoding_all(batch: dict[str, jax.Array], position: str) -> None:
     changes = {} if position == "disentangled" else {"position_buckets": 0, "head_size": 6}
     config = dataclasses.replace(CONFIG, attention_position=position, **changes)
@@ -253,7 +257,7 @@ def test_without_a_decoder_words_are_read_from_the_last_state(batch: dict[str, j
 # -- invariances -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [CONFIG, V1], ids=["v2", "v1"])
+@pytest.mark.parametrize("config", [CONFIG, pytest.param(V1, marks=pytest.mark.long)], ids=["v2", "v1"])
 def test_packed_is_each_alone(config: EncoderConfig, batch: dict[str, jax.Array]) -> None:
     """Attention, convolution and decoder neither depend on other examples nor on the example's position in the row."""
     params, run = drawn(config), runner(config)

@@ -128,7 +128,7 @@ def test_an_unrolled_scan_is_the_same_network(
         np.testing.assert_allclose(ours, scanned, atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", [pytest.param("full", marks=pytest.mark.long), "dots"])
+@pytest.mark.parametrize("policy", [pytest.param("full", marks=pytest.mark.weekly), "dots"])
 def test_rematerialisation_changes_nothing(
     gradient_of: Callable, small_params: Params, batch: dict, plain: tuple, policy: str
 ) -> None:
@@ -244,7 +244,7 @@ def test_every_layer_drops_other_elements(small: EncoderConfig, small_params: Pa
     assert abs((nonzero == (np.asarray(run(jax.random.key(1)))[1:] > 0)).mean() - 0.5) < 0.05
 
 
-@pytest.mark.parametrize("placement", [pytest.param("sandwich", marks=pytest.mark.long), "parallel"])
+@pytest.mark.parametrize("placement", [pytest.param("sandwich", marks=pytest.mark.weekly), "parallel"])
 def test_placements_of_norms_by_hand(small: EncoderConfig, batch: dict, placement: str) -> None:
     """Sandwich (arXiv:2502.02732, Peri-LN) normalizes the input and output of a block; parallel as in GPT-NeoX."""
     config = dataclasses.replace(small, norm_placement=placement, num_layers=1)

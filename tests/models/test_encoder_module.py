@@ -14,7 +14,7 @@ from bertjax import Encoder, EncoderConfig, UserError
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "vocab_size": 50}
 
 
-OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("roberta-base", "modernbert-base")]
+OTHERS = [pytest.param(name, marks=pytest.mark.weekly) for name in ("roberta-base", "modernbert-base")]
 
 
 @pytest.fixture(scope="module", params=["bert-base", *OTHERS])

@@ -35,7 +35,10 @@ def packed_ids(rows: int, length: int) -> jax.Array:
     return jnp.asarray(ids)
 
 
-@pytest.mark.parametrize(("window", "length"), [(1, 257), (2, 320), (7, 257), (64, 320), (130, 257)])
+@pytest.mark.parametrize(
+    ("window", "length"),
+    [(1, 257), *(pytest.param(*each, marks=pytest.mark.long) for each in ((2, 320), (7, 257), (64, 320))), (130, 257)],
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_are_the_whole_row(window: int, length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients, also at padding."""

@@ -190,7 +190,11 @@ def batches() -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
 
 
 MODELS = [
-    pytest.param(choice, id=name_of(choice), marks=() if choice == sample()[0] else pytest.mark.long)
+    pytest.param(
+        choice,
+        id=name_of(choice),
+        marks=() if choice == sample()[0] else pytest.mark.long if choice in sample() else pytest.mark.weekly,
+    )
     for choice in covering()[0]
 ]
 

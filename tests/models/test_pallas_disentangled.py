@@ -100,9 +100,9 @@ def formula(
     ("terms", "causal", "drop", "compiler"),
     [
         (("c2p", "p2c"), False, True, "triton"),
-        pytest.param(("p2c",), True, False, "triton", marks=pytest.mark.long),
-        pytest.param(("c2p",), False, False, "triton", marks=pytest.mark.long),
-        (("c2p", "p2c"), True, True, "mosaic"),
+        pytest.param(("p2c",), True, False, "triton", marks=pytest.mark.weekly),
+        pytest.param(("c2p",), False, False, "triton", marks=pytest.mark.weekly),
+        pytest.param(("c2p", "p2c"), True, True, "mosaic", marks=pytest.mark.long),
     ],
 )
 def test_outputs_and_all_gradients_are_the_formula(
@@ -130,7 +130,7 @@ def test_outputs_and_all_gradients_are_the_formula(
         assert np.abs(ours - theirs).max() <= 1e-5 and np.abs(theirs).max() > 0.1
 
 
-@pytest.mark.parametrize("shift", [0, 1, 9])
+@pytest.mark.parametrize("shift", [0, 9])
 def test_the_rotation_of_tpus_is_the_interpreted_one(shift: int) -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 16)), jnp.float32)
 

@@ -101,7 +101,11 @@ def formula(arrays: Arrays, context: AttentionContext, types: Any, key: jax.Arra
 
 @pytest.mark.parametrize(
     ("sets", "key", "compiler"),
-    [pytest.param(1, None, "triton", marks=pytest.mark.long), (BATCH, KEY, "triton"), (1, KEY, "mosaic")],
+    [
+        pytest.param(1, None, "triton", marks=pytest.mark.weekly),
+        (BATCH, KEY, "triton"),
+        pytest.param(1, KEY, "mosaic", marks=pytest.mark.long),
+    ],
 )
 def test_outputs_and_all_gradients_are_the_formula(
     sets: int, key: jax.Array | None, compiler: str, monkeypatch: pytest.MonkeyPatch

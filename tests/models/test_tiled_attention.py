@@ -88,7 +88,11 @@ def test_products_read_the_narrow_type_and_gradients_have_the_wide_one() -> None
         np.testing.assert_allclose(tiled, plain, rtol=0, atol=0.06)
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param((8, 1, 1), marks=pytest.mark.long), (2, 2, 2), pytest.param((1, 2, 2), marks=pytest.mark.long)],
+    ids=str,
+)
 def test_devices_tile_their_own_rows_and_heads(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]) -> None:
     """Dropout is that of one device; four rows on eight devices are replicated."""
     monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 100)

@@ -222,8 +222,8 @@ def test_scans_and_rematerialisation_change_nothing(params: Params) -> None:
     "changes",
     [
         pytest.param({"norm_placement": "pre"}, marks=pytest.mark.long),
-        pytest.param({"num_groups": 1, "embedding_size": 6}, marks=pytest.mark.long),
-        pytest.param({"local_attention": 4, "global_attn_every_n_layers": 2}, marks=pytest.mark.long),
+        pytest.param({"num_groups": 1, "embedding_size": 6}, marks=pytest.mark.weekly),
+        pytest.param({"local_attention": 4, "global_attn_every_n_layers": 2}, marks=pytest.mark.weekly),
         {"num_layers": 4, "relative_segments": False, "feed_forward": "glu"},
     ],
     ids=lambda changes: next(iter(changes)),

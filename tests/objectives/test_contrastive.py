@@ -157,6 +157,7 @@ def test_the_dense_layer_is_trained_with_and_not_exported(
     assert set(params) == {"encoder", "mlm_head", "projection"}
 
 
+@pytest.mark.long
 def test_a_batch_of_nothing_gives_no_gradient(params: Params, batch: dict, gradient: Callable) -> None:
     empty = {name: jnp.zeros_like(value) for name, value in batch.items()}
     for train in (True, False):

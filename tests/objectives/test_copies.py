@@ -17,7 +17,7 @@ DRAWN = ("masked_positions", "prediction_order", "sample_noise")
 
 
 @pytest.mark.parametrize(
-    "recipe", ["electra", *(pytest.param(name, marks=pytest.mark.long) for name in ("roberta", "xlnet"))]
+    "recipe", ["electra", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("roberta", "xlnet"))]
 )
 def test_copies_of_an_example_differ(recipe: str, vocabulary: Vocabulary) -> None:
     objective, example_format, _ = objective_of(recipe, vocabulary, packing="none")

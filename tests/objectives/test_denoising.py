@@ -85,7 +85,7 @@ def examples_of(batch: dict[str, Any], prefix: str = "") -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["spans", *(pytest.param(name, marks=pytest.mark.long) for name in ("infilling", "tsdae", "retromae"))]
+    "name", ["spans", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("infilling", "tsdae", "retromae"))]
 )
 def test_packed_examples_are_corrupted_as_each_alone(name: str, vocabulary: Vocabulary, pack: Callable) -> None:
     draw = np.random.default_rng(2).integers

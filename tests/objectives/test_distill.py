@@ -294,6 +294,7 @@ def gradients(objective: Distillation) -> Callable:
     return jit(jax.value_and_grad(total))
 
 
+@pytest.mark.long
 def test_no_gradient_reaches_the_teacher_and_dropout_neither(
     objective: Distillation, gradients: Callable, params: Params, teacher_params: Params, batch: dict
 ) -> None:
@@ -333,6 +334,7 @@ def test_without_anything_to_learn_gradients_are_zero(
     assert (value == 0.0 and not any(leaf.any() for leaf in leaves)) == (missing == "padding")
 
 
+@pytest.mark.long
 def test_rows_add_up(objective: Distillation, loss_of: Callable, params: Params, batch: dict, sums: dict) -> None:
     halves = [loss_of(objective)(params, {name: value[i::2] for name, value in batch.items()}) for i in (0, 1)]
     for name, whole in sums.items():
@@ -359,6 +361,7 @@ def test_neither_side_sees_what_is_hidden(
     assert result["mlm"].value != sums["mlm"].value
 
 
+@pytest.mark.long
 def test_chunks_change_neither_sums_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     hidden, other, table = (

@@ -95,7 +95,7 @@ def batches(pack: Callable, example: Callable) -> Callable:
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31 - 1))
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("unit", ["token", "whole_word"])
 def test_the_choice_is_that_of_the_sequential_rule(
     mask_batch: MaskBatch, batches: Callable, vocabulary: Vocabulary, unit: str, packed: bool, seed: int

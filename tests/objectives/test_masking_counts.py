@@ -274,7 +274,7 @@ def mask_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "unit", [pytest.param(unit, marks=[] if unit == "token" else pytest.mark.long) for unit in MASK_UNITS]
+    "unit", [pytest.param(unit, marks=[] if unit == "token" else pytest.mark.weekly) for unit in MASK_UNITS]
 )
 def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
     twins: Vocabulary, pack: Callable, example: Callable, unit: str
@@ -301,7 +301,9 @@ def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
     assert masked_texts([[5, 3], [2, 4], [1, 0]]) == alone
 
 
-@pytest.mark.parametrize("unit", MASK_UNITS)
+@pytest.mark.parametrize(
+    "unit", [pytest.param(unit, marks=[] if unit in ("token", "span") else pytest.mark.long) for unit in MASK_UNITS]
+)
 def test_what_is_hidden_says_nothing_of_itself(twins: Vocabulary, pack: Callable, example: Callable, unit: str) -> None:
     """With another word under every mask (equally long, equally frequent), the network receives the same numbers."""
     rng = np.random.default_rng(1)

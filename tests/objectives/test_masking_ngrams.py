@@ -88,7 +88,9 @@ def batches(pack: Callable, example: Callable) -> Callable:
     return build
 
 
-@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize(
+    "packed", [pytest.param(False, marks=pytest.mark.weekly), pytest.param(True, marks=pytest.mark.long)]
+)
 def test_alberts_ngrams_are_those_of_the_sequential_rule(
     batches: Callable, vocabulary: Vocabulary, packed: bool
 ) -> None:

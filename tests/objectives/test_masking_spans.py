@@ -177,6 +177,7 @@ def test_a_span_begins_at_the_word_of_any_token(vocabulary: Vocabulary, pack: Ca
     assert_distribution(counts[shares > 0], shares[shares > 0])
 
 
+@pytest.mark.long
 def test_one_decision_a_span(vocabulary: Vocabulary, batches: Callable) -> None:
     """80 % of the merged spans are all [MASK], 10 % all random, 10 % unchanged."""
     kinds = np.zeros(3)

@@ -131,6 +131,7 @@ def test_a_hidden_word_is_predicted_from_the_state_before_it(
     np.testing.assert_allclose(float(sums["mlm"].value), expected, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_the_first_token_of_an_example_has_no_state_before_it(
     vocabulary: Vocabulary, objective: MixtureOfObjectives, pack: Callable
 ) -> None:
@@ -151,6 +152,7 @@ def test_the_first_token_of_an_example_has_no_state_before_it(
     assert sorted(positions.tolist()) == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]  # neither 0 nor 6
 
 
+@pytest.mark.long
 def test_nothing_to_predict_gives_no_gradient(objective: MixtureOfObjectives, params: Params, batch: dict) -> None:
     empty = {name: value * 0 if name.endswith("_weights") else value for name, value in batch.items()}
 

@@ -21,33 +21,12 @@ from bertjax.objectives.masking.num_predictions import max_sequence_predictions
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
+# One recipe of every objective and kind of attention; further families with the same ones are weekly.
+LONG = ["modernbert", "simcse", "electra", "spanbert", "deberta:smoke-v2", "gpt2", "distilbert", "t5", "bart", "tsdae"]
+WEEKLY = ["albert", "roberta", "deberta", "deberta:smoke-v1", "transformer", "minilm", "tinybert"]
 RECIPES = [
-    "bert",
-    *(
-        pytest.param(name, marks=pytest.mark.long)
-        for name in (
-            "modernbert",
-            "simcse",
-            "electra",
-            "albert",
-            "roberta",
-            "spanbert",
-            "deberta",
-            "deberta:smoke-v1",
-            "deberta:smoke-v2",
-            "gpt2",
-            "transformer",
-            "distilbert",
-            "minilm",
-            "tinybert",
-            "t5",
-            "bart",
-            "tsdae",
-            "retromae",
-            "gpt_bert mlm",
-            "gpt_bert clm",
-        )
-    ),
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("bert", *LONG, "retromae", "gpt_bert mlm")),
+    *(pytest.param(name, marks=pytest.mark.weekly) for name in (*WEEKLY, "gpt_bert clm")),
 ]
 
 

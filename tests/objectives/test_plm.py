@@ -215,6 +215,7 @@ def test_nothing_to_predict_gives_no_gradient(vocabulary: Vocabulary) -> None:
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.long
 def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) -> None:
     """The most targets possible: one word remains to predict them from, and every target sees something."""
     objective = PermutationLanguageModel(PlmConfig((S,), S - 4, S), MODEL, vocabulary)

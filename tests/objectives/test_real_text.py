@@ -31,7 +31,7 @@ FAMILIES = {
     "shoot_out.py:whole_word": ("whole_word", "token"),
 }
 WORDS = ("ngram", "ngram_window", "span", "whole_word")
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.weekly
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,7 @@ def masking_of(spec: str) -> MaskingConfig:
     return MaskingConfig.from_config(cfg)
 
 
-SHORT = ("bert.py:base", "spanbert.py:base", "albert.py:base-v2")
-EVERY = [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
-
-
-@pytest.fixture(scope="module", params=EVERY)
+@pytest.fixture(scope="module", params=FAMILIES)
 def hidden(request: pytest.FixtureRequest, text: tuple) -> tuple[MaskingConfig, dict[str, np.ndarray], Vocabulary]:
     batch, vocabulary = text
     config = masking_of(request.param)

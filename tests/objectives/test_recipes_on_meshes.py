@@ -25,8 +25,12 @@ from bertjax.types import Params, Vocabulary
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 # One recipe of every kind of parameter and of loss: shared groups, two networks and late positions, a convolution, a
 # memory, windows, a teacher, negatives of the whole batch. tests/training/test_step.py has BERT in the ordinary suite.
-WHOLE_STEPS = ["albert", "deberta", "xlnet", "modernbert", "distilbert", "t5", "retromae"]
-GRADIENTS = ["deberta:smoke-v2", "bart", "tsdae", "simcse"]
+FURTHER = ["albert", "modernbert", "distilbert", "retromae"]
+WHOLE_STEPS = ["deberta", "xlnet", "t5", *(pytest.param(name, marks=pytest.mark.weekly) for name in FURTHER)]
+GRADIENTS = [
+    "simcse",
+    *(pytest.param(name, marks=pytest.mark.weekly) for name in ("deberta:smoke-v2", "bart", "tsdae")),
+]
 
 
 def loss_and_gradients(objective: Objective, params: Params, frozen: Any, batch: Any) -> tuple[jax.Array, Params]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,41 +38,25 @@ HEADS_BY_OUTPUT = {
     "start_logits": ("question_answering",),
     "pooler_output": ("pooler",),
 }
-# Cases that differ from others in what tests/models/test_disentangled_attention.py computes by hand.
-LONG_CASES = {
-    "marian": {"swish, one vocabulary"},
-    "t5": {"v1.0: ReLU, scaled logits, distances in shared buckets"},
-    "encoder-decoder": {"RoBERTa towers"},
-    "deberta": {
-        "content to position",
-        "position to content",
-        "neither, as a string of old",
-        "narrow embeddings, two types",
-    },
-    "deberta-v2": {
-        "content to position",
-        "position to content",
-        "content to position, shared",
-        "neither",
-        "rows longer than the span",
-        "wide convolution, one layer",
-        "plain attention",
-    },
-}
+
+ORDINARY_CASES = 2  # of a family; more only where they bring a class
 
 
 def parameters() -> Iterator[Any]:
-    """Yields every class, direction and case; those that the ordinary suite omits are long.
+    """Yields every class, direction and case; those that the ordinary suite omits are weekly, or
+    long where no other has the case.
 
-    The ordinary suite reads the first class of every case and every class of `transformers` once (only the first of
+    The ordinary suite reads the first class of its cases and every class of `transformers` once (only the first of
     families with the tensors of another one), writes one class of every family, and makes the last of a case's extra
     calls, which includes the inputs of the others.
     """
     twins = {case.family for case in SAME_TENSORS}
     covered: set[str] = set()
+    counts: Counter[str] = Counter()
     for case in CASES:
+        counts[case.family] += 1
+        is_long = counts[case.family] > ORDINARY_CASES and {*case.classes} <= covered
         for model_class in case.classes:
-            is_long = case.name in LONG_CASES.get(case.family, ())
             first = model_class == case.classes[0]
             reads = not is_long and (first or (model_class not in covered and case.family not in twins))
             writes = not is_long and first and case.family not in covered
@@ -81,8 +66,9 @@ def parameters() -> Iterator[Any]:
                 name = f"{model_class}-{direction.replace(' -> ', '-')}-{case.name}"
                 if is_ordinary:
                     yield pytest.param(ordinary, model_class, direction, id=name)
+                mark = pytest.mark.long if is_long and first else pytest.mark.weekly
                 if not is_ordinary or case.calls:
-                    yield pytest.param(case, model_class, direction, id=f"{name}-all", marks=pytest.mark.long)
+                    yield pytest.param(case, model_class, direction, id=f"{name}-all", marks=mark)
 
 
 @pytest.fixture(autouse=True)

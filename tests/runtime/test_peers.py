@@ -69,8 +69,8 @@ def _start(index: int, address: str, folder: Path, mode: str = "endless") -> sub
     ("how", "victim"),
     [
         (signal.SIGKILL, 1),
-        (signal.SIGSTOP, 1),
-        (signal.SIGKILL, 0),
+        pytest.param(signal.SIGSTOP, 1, marks=pytest.mark.weekly),
+        pytest.param(signal.SIGKILL, 0, marks=pytest.mark.weekly),
         (signal.SIGSTOP, 0),
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else f"process-{value}",
@@ -106,7 +106,7 @@ def test_a_process_that_computes_for_35_seconds_longer_is_waited_for(tmp_path: P
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.weekly), 1])
 def test_a_process_that_halts_at_the_very_end_is_named(tmp_path: Path, victim: int) -> None:
     """All files are written, and jax's service waits for all processes to leave."""
     address = _free_address()

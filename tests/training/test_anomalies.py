@@ -86,7 +86,7 @@ def test_a_weight_that_is_no_number_is_found_though_nothing_uses_it(mesh_of: Cal
 
 
 @pytest.mark.parametrize(
-    "kind", ["loss_nan", *(pytest.param(kind, marks=pytest.mark.long) for kind in BAD if kind != "loss_nan")]
+    "kind", ["loss_nan", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in BAD if kind != "loss_nan")]
 )
 def test_skip_is_as_if_the_batch_had_not_been_there(lab: Callable, mesh_of: Callable, kind: str) -> None:
     """P22: one error, one skip; selected, not multiplied. P23: the same as `skip_batches`, and as a run by hand."""
@@ -114,7 +114,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("adamw_average", "loss_nan"), *(pytest.param(name, "gradient", marks=pytest.mark.long) for name in OPTIMIZERS)],
+    [("adamw_average", "loss_nan"), *(pytest.param(name, "gradient", marks=pytest.mark.weekly) for name in OPTIMIZERS)],
 )
 def test_a_refused_update_leaves_all_of_the_state(mesh_of: Callable, name: str, kind: str) -> None:
     """Weights, moments, counts of the schedule, averages and carry; one of two microbatches is bad."""
@@ -151,7 +151,7 @@ def test_too_many_in_a_row_end_the_run(lab: Callable) -> None:
 
 
 @pytest.mark.parametrize(
-    "crashes", [(3, 6, 7), *(pytest.param(each, marks=pytest.mark.long) for each in ((5, 5, 9), (6, 10, 12)))]
+    "crashes", [(3, 6, 7), *(pytest.param(each, marks=pytest.mark.weekly) for each in ((5, 5, 9), (6, 10, 12)))]
 )
 def test_a_run_that_skips_and_is_stopped_is_the_run_that_skips(lab: Callable, crashes: tuple) -> None:
     """P22 and P8: the counts are in the checkpoint, and no skip is counted twice."""
@@ -195,7 +195,7 @@ def test_rollback_before_any_checkpoint_goes_to_the_start(lab: Callable, mesh_of
 
 
 @pytest.mark.parametrize(
-    "where", ["drop", *(pytest.param(name, marks=pytest.mark.long) for name in ("journal", "after", "later"))]
+    "where", ["drop", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("journal", "after", "later"))]
 )
 def test_a_crash_around_a_rollback_changes_nothing(lab: Callable, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """P23: before the journal is written, after it, and after the next checkpoint."""

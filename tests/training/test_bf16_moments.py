@@ -96,7 +96,7 @@ def test_the_second_moment_moves_where_the_nearest_number_stands_still() -> None
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(config, id=name, marks=[] if name in ("adamw", "muon") else pytest.mark.long)
+        pytest.param(config, id=name, marks=[] if name in ("adamw", "muon") else pytest.mark.weekly)
         for name, config in CONFIGS.items()
     ],
 )

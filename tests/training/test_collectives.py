@@ -48,10 +48,10 @@ TABLE = 4 * VOCABULARY * WIDTH
 DENSE = 4 * WIDTH * WIDTH
 SCALARS = 4096  # bytes of losses, counts, norms
 every_mesh = pytest.mark.parametrize(
-    "mesh", [name if name == "mixed" else pytest.param(name, marks=pytest.mark.long) for name in MESHES]
+    "mesh", [name if name == "mixed" else pytest.param(name, marks=pytest.mark.weekly) for name in MESHES]
 )
 both_ways = pytest.mark.parametrize(
-    "unroll", [1, pytest.param(LAYERS, marks=pytest.mark.long)], ids=["scan", "unrolled"]
+    "unroll", [1, pytest.param(LAYERS, marks=pytest.mark.weekly)], ids=["scan", "unrolled"]
 )
 
 

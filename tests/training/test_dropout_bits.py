@@ -30,7 +30,7 @@ def stored(mesh: Mesh, key: jax.Array) -> np.ndarray:
 @pytest.mark.parametrize("impl", GENERATORS)
 @pytest.mark.parametrize(
     "shape",
-    [pytest.param(shape, marks=[] if shape == (2, 2, 2) else pytest.mark.long) for shape in SHAPES[1:]],
+    [pytest.param(shape, marks=[] if shape == (2, 2, 2) else pytest.mark.weekly) for shape in SHAPES[1:]],
     ids=str,
 )
 def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: tuple[int, ...], impl: str) -> None:
@@ -40,8 +40,8 @@ def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: 
     assert 0.07 < (alone == 0).mean() < 0.13
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2)], ids=str)
-@pytest.mark.parametrize("width", [pytest.param(32, marks=pytest.mark.long), 7])
+@pytest.mark.parametrize("shape", [pytest.param((8, 1, 1), marks=pytest.mark.long), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("width", [pytest.param(32, marks=pytest.mark.weekly), 7])
 @pytest.mark.parametrize("impl", GENERATORS)
 def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
     mesh_of: Callable[..., Mesh], shape: tuple[int, ...], width: int, impl: str

@@ -59,8 +59,9 @@ def test_a_run_without_it_has_the_state_that_it_always_had() -> None:
     assert ema_params({}) is None and ema_params(()) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "name", ["stable_adamw", *(pytest.param(name, marks=pytest.mark.long) for name in ("lamb", "muon"))]
+    "name", ["stable_adamw", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("lamb", "muon"))]
 )
 def test_every_optimizer_is_the_same_on_eight_devices(name: str, fresh_params: Params, mesh_of: Callable) -> None:
     """Ratios and means over a tensor are those of the whole tensor, and an average is sharded like its weights."""

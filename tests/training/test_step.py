@@ -24,7 +24,11 @@ from bertjax.types import Params, Sum
 
 QUICK = {"xla_backend_optimization_level": 0}  # compilation dominates
 jit = functools.partial(jax.jit, compiler_options=QUICK)
-MESHES = [pytest.param((8, 1, 1), marks=pytest.mark.long), pytest.param((1, 8, 1), marks=pytest.mark.long), (2, 2, 2)]
+MESHES = [
+    pytest.param((8, 1, 1), marks=pytest.mark.weekly),
+    pytest.param((1, 8, 1), marks=pytest.mark.weekly),
+    (2, 2, 2),
+]
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +102,14 @@ def test_seeds_share_a_program(
     assert step.jitted._cache_size() == 1
 
 
-@pytest.mark.parametrize("unroll", [1, 2], ids=["scan", "unrolled"])
+@pytest.mark.parametrize("unroll", [1, pytest.param(2, marks=pytest.mark.long)], ids=["scan", "unrolled"])
 @pytest.mark.parametrize(
     ("shape", "microbatches"),
-    [((1, 1, 1), 4), *(pytest.param(*each, marks=pytest.mark.long) for each in (((2, 2, 2), 4), ((8, 1, 1), 2)))],
+    [
+        ((1, 1, 1), 4),
+        pytest.param((2, 2, 2), 4, marks=pytest.mark.long),
+        pytest.param((8, 1, 1), 2, marks=pytest.mark.weekly),
+    ],
     ids=str,
 )
 def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
@@ -186,6 +194,7 @@ def test_weighted_loss_divides_by_at_least_one() -> None:
     assert float(weighted_loss(sums, counts, {"a": 0.5, "b": 2.0})) == 1.0
 
 
+@pytest.mark.long
 def test_evaluation_hides_the_same_tokens_every_time(
     objective: MaskedLanguageModel, mesh_of: Callable, batch_of: Callable, one_device: tuple
 ) -> None:
