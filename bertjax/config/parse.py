@@ -15,8 +15,8 @@ from bertjax.config.data import DataConfig
 from bertjax.config.distributed import DistributedConfig, MeshConfig, check_batch_size
 from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
-from bertjax.config.model import encoder_config
-from bertjax.config.objectives import objective_config
+from bertjax.config.model import EncoderConfig, encoder_config
+from bertjax.config.objectives import objective_class, objective_config
 from bertjax.config.objectives.base import STREAM_FORMATS, ObjectiveConfig
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.overrides import check_keys, load_config, set_values
@@ -68,7 +68,8 @@ def check(cfg: ConfigDict) -> None:
         raise UserError("init_from and resume_from both set the state to start from: use one of them")
     for cls in (DataConfig, FilterConfig, SourceMixtureConfig, DistributedConfig, TrainConfig):
         read_group(cfg, cls)
-    _check_eval_sources(cfg)
+    if not objective_class(cfg.objective.name).is_finetuning:
+        _check_eval_sources(cfg)
     if cfg.export.average_last > cfg.checkpoint.keep:
         raise UserError(
             f"export.average_last={cfg.export.average_last} needs as many checkpoints: raise checkpoint.keep to that"
@@ -87,22 +88,28 @@ def _check_phase(cfg: ConfigDict) -> None:
     """Checks what phases may change."""
     read_group(cfg, OptimizerConfig)
     schedule_config(cfg)
-    data, model, objective, mesh = cfg.data, encoder_config(cfg), objective_config(cfg), read_group(cfg, MeshConfig)
-    if not objective.is_finetuning:
-        _check_lengths(cfg, objective)
-    if data.example_format in ("nsp_pairs", "sop_pairs") and model.type_vocab_size == 1:
-        raise UserError(
-            f"data.example_format={data.example_format} has two segments, model.type_vocab_size=1: set it to 2, or to "
-            "0 for a model without token types"
-        )
-    objective.check_example_format(data.example_format)
+    model, objective, mesh = encoder_config(cfg), objective_config(cfg), read_group(cfg, MeshConfig)
     objective.check_model(model)
-    _check_sources(cfg)
-    if data.example_format in STREAM_FORMATS:
-        _check_stream(cfg, model.bi_data)
-    _check_packing(cfg)
     mesh.check_model(model)
     _check_batch_sizes(cfg, mesh.batch_shards or 1)
+    if not objective.is_finetuning:  # a task reads none of data.*
+        _check_examples(cfg, model, objective)
+
+
+def _check_examples(cfg: ConfigDict, model: EncoderConfig, objective: ObjectiveConfig) -> None:
+    """Checks what examples are made of the corpus, and that the model reads them."""
+    _check_lengths(cfg, objective)
+    example_format = cfg.data.example_format
+    if example_format in ("nsp_pairs", "sop_pairs") and model.type_vocab_size == 1:
+        raise UserError(
+            f"data.example_format={example_format} has two segments, model.type_vocab_size=1: set it to 2, or to "
+            "0 for a model without token types"
+        )
+    objective.check_example_format(example_format)
+    _check_sources(cfg)
+    if example_format in STREAM_FORMATS:
+        _check_stream(cfg, model.bi_data)
+    _check_packing(cfg)
 
 
 def _check_lengths(cfg: ConfigDict, objective: ObjectiveConfig) -> None:
@@ -125,7 +132,9 @@ def check_batches(cfg: ConfigDict, shards: int) -> None:
 
 def _check_batch_sizes(cfg: ConfigDict, shards: int) -> None:
     objective = objective_config(cfg)
-    sizes = (("train", cfg.train.batch_size, cfg.train.microbatches), ("eval", cfg.eval.batch_size, 1))
+    sizes = [("eval", cfg.eval.batch_size, 1)]
+    if not objective.is_finetuning:  # those of a task follow from its examples and the devices
+        sizes.append(("train", cfg.train.batch_size, cfg.train.microbatches))
     for group, batch_size, microbatches in sizes:
         key = f"{group}.batch_size"
         check_batch_size(key, batch_size, microbatches, shards)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from ml_collections import ConfigDict
@@ -33,6 +34,7 @@ class TaskKind(Settings):
         columns: Names of the columns of text and label by default.
         has_targets: Whether labels are texts, which a decoder predicts.
         has_classes: Whether labels are named classes (`task.labels`, `task.class_weights`).
+        config_keys: Further keys of config.json of an export: what libraries make of the head's outputs.
         output_labels: Names of the outputs of a head without classes; None: those of the model stay.
         per_token: Whether the head scores tokens instead of examples.
         reads_texts: Whether an example is a text or a pair of texts in columns of the user's choice.
@@ -52,6 +54,7 @@ class TaskKind(Settings):
     columns: ClassVar[tuple[str, str]] = ("text", "label")
     has_targets: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
+    config_keys: ClassVar[Mapping[str, Any]] = {}
     output_labels: ClassVar[tuple[str, ...] | None] = None
     per_token: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = False
@@ -106,6 +109,11 @@ class RegressionConfig(TaskKind, group="task.regression"):
         "mse": ("squared label", "Mean squared error."),
     }
     output_labels = ("LABEL_0",)
+    # Without them a pipeline and a CrossEncoder take the sigmoid of a single output.
+    config_keys: ClassVar[dict[str, Any]] = {
+        "problem_type": "regression",
+        "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+    }
     reads_texts = True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.model import EncoderConfig
 from bertjax.data.special_tokens import (
     DECLARED,
     FAMILIES,
@@ -39,6 +41,7 @@ class Tokenizer:
         kind: wordpiece, bpe, unigram or wordlevel.
         family: A key of the table of families, or `DECLARED`.
         spec: Its special tokens and layouts.
+        token_types: Whether texts have token types; see `fitted`.
         tokens: Token of every id.
         size: Number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: -1 if the family lacks the token.
@@ -49,7 +52,7 @@ class Tokenizer:
     def __init__(self, backend: Backend, family: str, lowercase: bool, spec: TokenizerFamily | None = None) -> None:
         self.backend = backend
         self.spec = spec = family_of(family) if spec is None else spec
-        self.family, self.lowercase = family, lowercase
+        self.family, self.lowercase, self.token_types = family, lowercase, spec.token_types
         self.kind = backend.kind
         self.tokens: list[str] = backend.tokens
         self.size = len(self.tokens)
@@ -82,6 +85,16 @@ class Tokenizer:
             return self
         spec = complete_family(self.spec, absent, 0 if has_sentinels else sentinels)
         return Tokenizer(self.backend.completed(spec), DECLARED, self.lowercase, spec)
+
+    def fitted(self, model: EncoderConfig) -> Tokenizer:
+        """Returns the tokenizer as a model reads it: without token types where the model's table lacks one of them."""
+        if not self.token_types or model.relative_segments:
+            return self
+        if max(self.engine.encode("a", "b").type_ids) < model.type_vocab_size:
+            return self
+        without = copy.copy(self)
+        without.token_types = False
+        return without
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of every text, int32, without special tokens; uses all cores, keeps the order."""
@@ -218,7 +231,7 @@ class Tokenizer:
             "do_lower_case": self.lowercase,
             "clean_up_tokenization_spaces": False,
             "padding_side": spec.padding_side,
-            "model_input_names": ["input_ids", *["token_type_ids"] * spec.token_types, "attention_mask"],
+            "model_input_names": ["input_ids", *["token_type_ids"] * self.token_types, "attention_mask"],
             **roles,
         }
         if spec.truncation_side != "right":

@@ -13,7 +13,7 @@ from bertjax.config import parse
 from bertjax.config.model import float32_config
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError
-from bertjax.experiment.load import StoredRun, join_towers, load_run
+from bertjax.experiment.load import StoredRun, config_keys, exported_tokenizer, join_towers, load_run
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
 from bertjax.hf.encoder_decoder.folders import loader
@@ -104,7 +104,8 @@ def export_run(
     storage |= {"card": card, "overwrite": overwrite}
     if isinstance(model, PretrainedModel):
         texts = [] if run.experiment.objective.config.is_finetuning else _sample_lines(run.experiment.cfg)
-        hint = _save_network(out, model, pooling, tokenizer=run.tokenizer, sample_texts=texts, **storage)
+        storage |= {"sample_texts": texts, "tokenizer": exported_tokenizer(run.experiment, run.tokenizer)}
+        hint = _save_network(out, model, pooling, **storage)
     elif pooling is not None:
         raise UserError("a folder of sentence-transformers holds one network; export the encoder with --network model")
     else:
@@ -123,13 +124,15 @@ def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | Pretr
     if name not in alone:
         raise UserError(f"this run has no network {name!r} that stands alone; there is {' and '.join(alone)}")
     config, heads = objective.networks[name]
-    return PretrainedModel(float32_config(config), objective.network_params(run.params, name), heads)
+    params = objective.network_params(run.params, name)
+    return PretrainedModel(float32_config(config), params, heads, config_keys=config_keys(run.experiment))
 
 
 def _save_network(out: Path, model: PretrainedModel, pooling: Pooling | None, **arguments: Any) -> str:
     """Writes the folder of a single network; returns how to load it."""
     if pooling is None:
-        save_pretrained(out, model.params, model.config, heads=model.heads, **arguments)
+        keys = model.config_keys
+        save_pretrained(out, model.params, model.config, heads=model.heads, config_keys=keys, **arguments)
         plan = plan_export(model.config, model.heads)
         load = f"transformers.{auto_class_of(plan)}.from_pretrained"
     else:

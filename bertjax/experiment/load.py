@@ -6,8 +6,9 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +25,7 @@ from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
+from bertjax.finetuning.tasks import task_methods
 from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder.families import with_family
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
@@ -113,7 +115,16 @@ def stored_experiment(workdir: Path) -> tuple[build.Experiment, Tokenizer]:
     cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
     platform.use_platform(cfg.platform)
     devices = jax.local_devices()[:1]  # every process reads initial weights and teachers for itself
-    return build.make_experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), devices), tokenizer
+    experiment = build.make_experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), devices)
+    return experiment, exported_tokenizer(experiment, tokenizer)
+
+
+def exported_tokenizer(experiment: build.Experiment, tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer of a run as its main network reads it, and as its task makes tokens of texts."""
+    tokenizer = tokenizer.fitted(experiment.model)
+    if not experiment.objective.config.is_finetuning:
+        return tokenizer
+    return task_methods(experiment.cfg.task.kind).tokenizer(tokenizer)
 
 
 def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[int]:
@@ -130,11 +141,18 @@ def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[
     return reached[-count:]
 
 
+def config_keys(experiment: build.Experiment) -> Mapping[str, Any]:
+    """Returns the keys of config.json that say what libraries make of the outputs of a task's head."""
+    is_task = experiment.objective.config.is_finetuning
+    return task_settings(experiment.cfg).config_keys if is_task else {}
+
+
 class SourceModel(NamedTuple):
     """One network with its tokenizer; `params` lie on the host, at the true size of the vocabulary, in float32.
 
     `two_streams`: whether it was trained to fill masks by two-stream attention; None = unknown, for a folder.
     `decoder`: of an encoder-decoder, the decoder; the rest is its encoder. `encoder_decoder`: both together.
+    `others`: further values of `PretrainedModel`.
     """
 
     config: EncoderConfig
@@ -144,6 +162,7 @@ class SourceModel(NamedTuple):
     two_streams: bool | None = None
     decoder: SourceModel | None = None
     encoder_decoder: EncoderDecoderConfig | None = None
+    others: Mapping[str, Any] = {}
 
 
 def load_source_model(folder: str | Path, head: str | None = None, step: int | None = None) -> SourceModel:
@@ -159,6 +178,7 @@ def load_source_model(folder: str | Path, head: str | None = None, step: int | N
     """
     folder = require_model(folder)
     source = _of_run(load_run(folder, step), head) if (folder / "checkpoints").is_dir() else _of_folder(folder)
+    source = source._replace(tokenizer=source.tokenizer.fitted(source.config))
     if source.tokenizer.size > source.config.vocab_size:
         raise UserError(
             f"{folder}: its tokenizer has {source.tokenizer.size} tokens, its model only {source.config.vocab_size}; "
@@ -211,7 +231,8 @@ def _of_folder(folder: Path) -> SourceModel:
     platform.start_backend()
     model, tokenizer = load_pretrained(folder), load_tokenizer(folder)
     if isinstance(model, PretrainedModel):
-        return SourceModel(model.config, model.heads, jax.device_get(model.params), tokenizer)
+        others = {"module_files": model.module_files, "config_keys": model.config_keys}
+        return SourceModel(model.config, model.heads, jax.device_get(model.params), tokenizer, others=others)
     config = model.config
     encoder, decoder = tower_params(config, jax.device_get(model.params))
     second = SourceModel(config.decoder, DECODER_HEADS, decoder, tokenizer)
@@ -220,12 +241,13 @@ def _of_folder(folder: Path) -> SourceModel:
 
 def _of_run(run: StoredRun, head: str | None) -> SourceModel:
     objective = run.experiment.objective
+    others = {"config_keys": config_keys(run.experiment)}
 
     def source(name: str, decoder: SourceModel | None = None) -> SourceModel:
         params = jax.device_get(objective.network_params(run.params, name))
         two_streams = objective.config.two_streams
         both = None if decoder is None else objective.encoder_decoder
-        return SourceModel(*objective.networks[name], params, run.tokenizer, two_streams, decoder, both)
+        return SourceModel(*objective.networks[name], params, run.tokenizer, two_streams, decoder, both, others)
 
     alone = [name for name, network in objective.networks.items() if network.stands_alone]
     name = next((each for each in alone if head in objective.networks[each].heads), alone[0])
@@ -259,7 +281,7 @@ def load_model(folder: Path, head: str | None = None, step: int | None = None) -
 def _to_device(source: SourceModel) -> LoadedModel:
     platform.enable_compile_cache(base_config())
     params = jax.device_put(source.params, may_alias=False)
-    model = PretrainedModel(float32_config(source.config), params, source.heads)
+    model = PretrainedModel(float32_config(source.config), params, source.heads, **source.others)
     return LoadedModel(model, source.tokenizer, source.two_streams)
 
 
@@ -306,7 +328,7 @@ def join_towers(run: StoredRun, config: EncoderDecoderConfig, params: Params) ->
         config: its towers.
         params: its parameters, on the host or on a device.
     """
-    tokenizer = run.tokenizer
+    tokenizer = run.tokenizer.fitted(config.encoder)
     encoder, decoder = float32_config(config.encoder), float32_config(config.decoder)
     towers = with_family(dataclasses.replace(config, encoder=encoder, decoder=decoder))
     ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}

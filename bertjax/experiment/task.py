@@ -130,6 +130,7 @@ def read_task(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_P
     else:
         tokenizer = _tokenizer(cfg, read, has_targets)
         model, both = _configured_model(cfg, tokenizer, has_targets)
+    tokenizer = tokenizer.fitted(model)
     if both is not None:
         copy_start_token(cfg, both, tokenizer)
         config = task_config(cfg)

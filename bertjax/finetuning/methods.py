@@ -81,6 +81,10 @@ class TaskMethods:
         """
         return text_data(config, examples, tokenizer, labels, training)
 
+    def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Returns the tokenizer that an export needs to read a text as `make_features` does; as a rule the model's."""
+        return tokenizer
+
     def class_counts(self, labels: np.ndarray, num_labels: int) -> np.ndarray:
         """Returns the number of examples of every class [K], for `task.class_weights`; -1 stands for none."""
         return np.bincount(labels[labels >= 0], minlength=num_labels)

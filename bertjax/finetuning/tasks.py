@@ -32,7 +32,7 @@ from bertjax.finetuning.readers.examples import Examples, QaExamples, ReadReques
 from bertjax.finetuning.readers.squad import read_questions
 from bertjax.finetuning.readers.token_classification import read_words
 from bertjax.finetuning.tag_schemes import recognize_scheme
-from bertjax.finetuning.token_features import TokenData, token_data
+from bertjax.finetuning.token_features import TokenData, token_data, tokenizer_of_words
 from bertjax.types import Batch, Sum
 
 _LOWEST = float(np.finfo(np.float32).min)
@@ -139,6 +139,9 @@ class TokenClassification(TaskMethods):
 
     def read(self, request: ReadRequest) -> WordExamples:
         return read_words(request)
+
+    def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        return tokenizer_of_words(tokenizer)
 
     def make_features(
         self, config: TaskConfig, examples: Any, tokenizer: Tokenizer, labels: Sequence[str], training: bool

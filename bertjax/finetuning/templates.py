@@ -45,7 +45,7 @@ def find_template(tokenizer: Tokenizer, is_pair: bool) -> WindowTemplate:
     """
     family = tokenizer.spec
     gaps, types = _probe(tokenizer.engine, is_pair) or _parse(tokenizer, family.pair if is_pair else family.single)
-    if not family.token_types:
+    if not tokenizer.token_types:
         gaps = [[(token, 0) for token, _ in gap] for gap in gaps]
         types = [0] * len(types)
     first, last = ([token for token, _ in gaps[index]] for index in (0, -1))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from bertjax.config.task import TaskConfig
 from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_backends import HuggingFaceBackend
 from bertjax.data.word_cache import FlatTokens, flatten_ids
 from bertjax.finetuning.features import Features, require_tokens, truncation_note
 from bertjax.finetuning.readers.examples import WordExamples
@@ -118,20 +121,42 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> FlatTokens:
     """Returns the token counts of the words of sentences, int64 [n], and their ids, int32 end to end.
 
     Every word is encoded separately, as by transformers with `is_split_into_words`, so no token crosses the end of a
-    word. Byte-level BPE encodes it with a blank before it (transformers: `add_prefix_space=True`), as inside a text.
+    word; by `tokenizer_of_words`, as inside a text.
     """
     index: dict[str, int] = {}
     which = np.fromiter((index.setdefault(word, len(index)) for word in words), np.int64, len(words))
-    blank = " " if _needs_blank(tokenizer) else ""
+    engine = tokenizer_of_words(tokenizer).engine
     groups = []
     distinct = list(index)
     for begin in range(0, len(distinct), TEXTS_PER_CALL):
-        group = [[blank + word] for word in distinct[begin : begin + TEXTS_PER_CALL]]
-        encodings = tokenizer.engine.encode_batch_fast(group, is_pretokenized=True, add_special_tokens=False)
+        group = [[word] for word in distinct[begin : begin + TEXTS_PER_CALL]]
+        encodings = engine.encode_batch_fast(group, is_pretokenized=True, add_special_tokens=False)
         groups.append(flatten_ids([encoding.ids for encoding in encodings]))
     lengths, ids = concatenate(groups)
     begins = ends_of(lengths)[:-1]
     return lengths[which], ids[runs(begins[which], lengths[which])]
+
+
+@functools.lru_cache(maxsize=8)
+def tokenizer_of_words(tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer that reads the first word of a text as any other, with a blank before it.
+
+    Byte-level BPE without `add_prefix_space` would take it for the continuation of a word.
+    """
+    if not _needs_blank(tokenizer):
+        return tokenizer
+    content = json.loads(tokenizer.engine.to_str())
+    if content["pre_tokenizer"]["type"] == "ByteLevel":
+        content["pre_tokenizer"]["add_prefix_space"] = True
+    else:  # after other splitters the option would put a blank before every part of a word
+        steps = [{"type": "Prepend", "prepend": " "}, *([content["normalizer"]] if content["normalizer"] else [])]
+        content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    if "add_prefix_space" in (content["post_processor"] or {}):  # offsets of the first token
+        content["post_processor"]["add_prefix_space"] = True
+    backend = HuggingFaceBackend(json.dumps(content, ensure_ascii=False))
+    result = Tokenizer(backend, tokenizer.family, tokenizer.lowercase, tokenizer.spec)
+    result.token_types = tokenizer.token_types
+    return result
 
 
 def _needs_blank(tokenizer: Tokenizer) -> bool:

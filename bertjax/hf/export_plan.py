@@ -40,6 +40,7 @@ class ExportPlan:
         sidecar_fields: fields of the config that only bertjax.json holds.
         dtype: type of the weights.
         unsupported: what made the native format necessary: fields, or the family's reason.
+        config_keys: further keys of config.json.
     """
 
     config: EncoderConfig
@@ -52,6 +53,7 @@ class ExportPlan:
     sidecar_fields: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     dtype: str = "float32"
+    config_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def has_sidecar(self) -> bool:
@@ -105,8 +107,9 @@ class ExportPlan:
             rendered = native_format.render_config(self.config, self.heads)
             if self.is_private:
                 del rendered["auto_map"]
-            return {**rendered, "dtype": self.dtype}
-        return {**self.family.render_config(self.config, self.architecture), "dtype": self.dtype}
+        else:
+            rendered = self.family.render_config(self.config, self.architecture)
+        return {**rendered, **self.config_keys, "dtype": self.dtype}
 
     def tensors(self, params: Params) -> tuple[Tensors, Tensors]:
         """Returns the tensors of model.safetensors and of bertjax.safetensors.
@@ -130,7 +133,11 @@ class ExportPlan:
 
 
 def plan_export(
-    config: EncoderConfig, heads: tuple[str, ...], dtype: str = "float32", params: Params | None = None
+    config: EncoderConfig,
+    heads: tuple[str, ...],
+    dtype: str = "float32",
+    params: Params | None = None,
+    config_keys: Mapping[str, Any] | None = None,
 ) -> ExportPlan:
     """Plans the export of a model as a class of its family, or in the native format where no class can hold it.
 
@@ -139,8 +146,10 @@ def plan_export(
         heads: its heads.
         dtype: type of the weights.
         params: its parameters, which decide whether a class without biases can hold it; None: none is tried.
+        config_keys: further keys of config.json.
     """
-    return dataclasses.replace(_plan(config, heads, {} if params is None else flatten_tree(params)), dtype=dtype)
+    plan = _plan(config, heads, {} if params is None else flatten_tree(params))
+    return dataclasses.replace(plan, dtype=dtype, config_keys=config_keys or {})
 
 
 def _plan(config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, Any]) -> ExportPlan:

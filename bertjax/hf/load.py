@@ -14,6 +14,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.hf import native_format, sidecar_files
+from bertjax.hf.cross_encoder import select_keys
 from bertjax.hf.encoder_decoder import native
 from bertjax.hf.encoder_decoder.families import find_family as find_encoder_decoder
 from bertjax.hf.generate import read_generation
@@ -53,6 +54,7 @@ class ModelWeights:
         tokenizer_files: bytes of the tokenizer's files by name; carried along, not parsed.
         module_files: bytes of the files by which sentence-transformers pools, by path; carried along, not parsed.
         generation: values of generation_config.json.
+        config_keys: keys of config.json that say what libraries make of the head's outputs; carried along.
     """
 
     config: EncoderConfig
@@ -61,6 +63,7 @@ class ModelWeights:
     tokenizer_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     module_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         size = f"{self.config.num_layers} layers of {self.config.hidden_size}"
@@ -92,7 +95,8 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
     if config.num_layers > _MAX_LAYERS:  # where layers share parameters, no tensor is missing
         raise UserError(f"{where}: {config.num_layers} layers are more than can be run")
     generation = read_generation(folder, values) if config.causal else {}
-    return ModelWeights(config, params, heads, read_tokenizer_files(folder), read_module_files(folder), generation)
+    files = read_tokenizer_files(folder), read_module_files(folder)
+    return ModelWeights(config, params, heads, *files, generation, select_keys(values))
 
 
 def local_model(name: str | os.PathLike[str]) -> Path:

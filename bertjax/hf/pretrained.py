@@ -110,6 +110,7 @@ class PretrainedModel(ModelWeights):
             card={"sentence_vectors": "pooled as `modules.json` says"} if self.module_files else None,
             overwrite=overwrite,
             extra_files=dict(self.module_files) | generation_file(self.generation),
+            config_keys=self.config_keys,
         )
 
 
@@ -135,5 +136,5 @@ def load_single(folder: str | os.PathLike[str]) -> PretrainedModel:
     """Loads the model of a folder that holds one network; see `load_pretrained`."""
     weights = read_folder(folder)
     params = jax.device_put(weights.params, may_alias=False)  # jax.numpy would compile a program per shape
-    files = weights.tokenizer_files, weights.module_files, weights.generation
+    files = weights.tokenizer_files, weights.module_files, weights.generation, weights.config_keys
     return PretrainedModel(weights.config, params, weights.heads, *files)

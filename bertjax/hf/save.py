@@ -81,6 +81,7 @@ def save_pretrained(
     max_shard_bytes: int = 5_000_000_000,
     extra_files: Mapping[str, bytes] | None = None,
     sample_texts: Sequence[str] = (),
+    config_keys: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes config.json, model.safetensors, the tokenizer's files and README.md.
 
@@ -101,6 +102,7 @@ def save_pretrained(
         max_shard_bytes: larger weights are split into files of this size, with an index.
         extra_files: contents by their path in the folder, for other libraries that read it.
         sample_texts: training text, whose ids are compared with those of `transformers.AutoTokenizer`.
+        config_keys: further keys of config.json, by which libraries read the outputs of a head.
 
     Raises:
         UserError: the folder holds something else, the model cannot be written, or the disk refused.
@@ -109,7 +111,7 @@ def save_pretrained(
     folder, heads = Path(folder).absolute(), order_heads(heads)
     require_free(folder, overwrite)
     params = round_params(params, dtype)
-    plan = plan_export(config, heads, dtype, params)
+    plan = plan_export(config, heads, dtype, params, config_keys)
     tensors, sidecar = plan.tensors(params)
     if plan.unsupported:
         log.warning("%s is written in bertjax's native format; %s", folder, plan.limitation)
@@ -129,9 +131,8 @@ def save_pretrained(
             for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 (temporary / name).write_bytes(content)
-            verify_export(
-                temporary, params, config, heads=heads, dtype=dtype, tokenizer=tokenizer, sample_texts=sample_texts
-            )
+            facts: dict[str, Any] = {"tokenizer": tokenizer, "sample_texts": sample_texts, "config_keys": config_keys}
+            verify_export(temporary, params, config, heads=heads, dtype=dtype, **facts)
     except OSError as error:
         raise UserError(f"cannot write the export to {folder}: {error.strerror or error}") from error
 
@@ -145,6 +146,7 @@ def verify_export(
     dtype: str = "float32",
     tokenizer: TokenizerSource | None = None,
     sample_texts: Sequence[str] = (),
+    config_keys: Mapping[str, Any] | None = None,
 ) -> None:
     """Reads a written folder and compares it with the model in memory.
 
@@ -153,13 +155,13 @@ def verify_export(
     Args:
         folder: what `save_pretrained` wrote.
         params: parameters in memory, rounded to `dtype`.
-        config, heads, dtype, tokenizer, sample_texts: as of `save_pretrained`.
+        config, heads, dtype, tokenizer, sample_texts, config_keys: as of `save_pretrained`.
 
     Raises:
         ExportError: something differs.
     """
     folder, heads = Path(folder), order_heads(heads)
-    loaded, plan = read_folder(folder), plan_export(config, heads, dtype, params)
+    loaded, plan = read_folder(folder), plan_export(config, heads, dtype, params, config_keys)
     tensors, sidecar = plan.tensors(params)
     compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     if sidecar:

@@ -29,6 +29,7 @@ from bertjax.finetuning.readers.examples import Examples, QaExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, task_methods
 from bertjax.finetuning.token_features import TokenData
+from bertjax.hf.cross_encoder import stored_activation
 from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
@@ -168,6 +169,7 @@ class Predictor:
             for name, leaf in model.params.items()
             if HEAD_BY_MODULE.get(name) in (None, *self._objective.heads)
         }
+        self._activation = stored_activation(model.config_keys, model.module_files, model.config.num_labels)
         self._mesh = make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
         self._forward = ForwardPass(self._objective, self._mesh, labelled=False)
         self._seq_len = -(-config.max_length // 8) * 8
@@ -193,6 +195,7 @@ class Predictor:
         elif isinstance(data, QaData):
             result = self._answer_records(data, scores)
         else:
+            scores = self._activation(scores)
             result = task_methods(self.config.kind).records(self.config, scores, self.labels, self._top_k)
         records = [{"id": name, **record} for name, record in zip(inputs.ids, result, strict=True)]
         return Predictions(records, scores, data)

@@ -50,6 +50,20 @@ def test_every_recipe_of_sequence_to_sequence(recipe: str) -> None:
     assert model.decoder.causal and model.decoder.num_layers == model.encoder.num_layers
 
 
+@pytest.mark.parametrize("kind", HEADS)
+def test_what_pretraining_reads_does_not_concern_a_task(kind: str) -> None:
+    """Neither its corpus, nor the form of its examples, nor its batches, whose size follows from the task."""
+    cfg = load_config(f"{CONFIGS / kind}.py")
+    cfg.task.train = ({"tokens": "conll", "qa": "squad"}.get(kind, "tsv") + ":train",)
+    cfg.model.update({"preset": "roberta-base", "max_position_embeddings": 64})
+    assert cfg.data.example_format == "nsp_pairs"
+    check(cfg)
+    cfg.data.update({"example_format": "stream", "packing": "best_fit", "seq_len": 4096, "decontaminate": ()})
+    cfg.data.sources, cfg.data.eval_sources = ("text:gone.txt", "text:gone too.txt@2"), ("text:gone.txt@2",)
+    cfg.mesh.data, cfg.train.microbatches, cfg.eval.batch_size = 3, 7, 9
+    check(cfg)
+
+
 def test_what_authors_say() -> None:
     """bert-family.md and modern-family.md, rows on finetuning."""
     electra = load_config(f"{CONFIGS}/classification.py:electra-large")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokens_lab import ALL_FAMILIES, sentences, theirs, trained
 
+from bertjax.config.model import EncoderConfig
 from bertjax.config.task import TaskConfig
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer import Tokenizer
@@ -33,6 +36,27 @@ def config(**values: object) -> TaskConfig:
 
 def windows(features: Features, values: np.ndarray) -> list[list[int]]:
     return [part.tolist() for part in np.split(values, features.offsets[1:-1])]
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "types"),
+    [
+        ("bert", {"type_vocab_size": 1}, (0, 0)),  # RoBERTa with a tokenizer of BERT
+        ("bert", {"type_vocab_size": 2}, (0, 1)),
+        ("xlnet", {"type_vocab_size": 2}, (0, 0)),  # whose <cls> is of a third type
+        ("xlnet", {"type_vocab_size": 0, "attention_position": "relative", "relative_segments": True}, (0, 1)),
+    ],
+)
+def test_types_that_the_model_has(family: str, sizes: dict[str, Any], types: tuple[int, int], tmp_path: Path) -> None:
+    """The tokenizer of an export gives the model no type that its table lacks: torch would fail."""
+    position = {"position_embedding": "none", "attention_bias": "none"} if family == "xlnet" else {}
+    tokenizer = trained(family).fitted(EncoderConfig(vocab_size=320, **position, **sizes))
+    assert tokenizer.digest == trained(family).digest
+    template = find_template(tokenizer, is_pair=True)
+    assert template.types == types
+    assert any(kind for gap in template.gaps for _, kind in gap) == any(types)
+    files = tokenizer.huggingface_files(64)
+    assert ("token_type_ids" in json.loads(files["tokenizer_config.json"])["model_input_names"]) == any(types)
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)

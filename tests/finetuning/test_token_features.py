@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,12 @@ import pytest
 from tokens_lab import ALL_FAMILIES, WORDS, theirs, trained
 
 from bertjax.config.task import TaskConfig
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_backends import HuggingFaceBackend
+from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import WordExamples
-from bertjax.finetuning.token_features import TokenData, encode_words, token_data
+from bertjax.finetuning.token_features import TokenData, encode_words, token_data, tokenizer_of_words
 
 LABELS = ("B-X", "I-X", "O")
 SENTENCES = [
@@ -62,20 +67,36 @@ def test_words_look_as_they_do_in_a_text(family: str) -> None:
     assert lengths.sum() == len(ids)
 
 
-def test_a_space_goes_before_words_of_byte_level_tokens() -> None:
-    """RoBERTa's released files add no space, so that words without one would be continuations of others."""
-    from tokenizers import pre_tokenizers
+_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
+_SPLIT = {"type": "Split", "pattern": {"Regex": _GPT2_WORDS}, "behavior": "Isolated", "invert": False}
+_BARE = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
-    from bertjax.data.tokenizer import Tokenizer
 
-    class Bare:
-        engine = trained("roberta").engine.__class__.from_str(trained("roberta").engine.to_str())
+@pytest.mark.parametrize(
+    "splitter",
+    [_BARE, {"type": "Sequence", "pretokenizers": [_SPLIT, _BARE | {"use_regex": False}]}],
+    ids=["RoBERTa", "Qwen"],
+)
+def test_an_export_reads_the_first_word_as_training_did(splitter: dict[str, Any], tmp_path: Path) -> None:
+    """Published byte-level tokenizers put no blank before a text: its first word would continue another one."""
+    from transformers import AutoTokenizer
 
-    Bare.engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words = ["The", "cat", "sat"]
-    ours: Any = Bare
-    assert isinstance(trained("roberta"), Tokenizer)
-    assert encode_words(ours, words)[1].tolist() == encode_words(trained("roberta"), words)[1].tolist()
+    content = json.loads(trained("roberta").engine.to_str())
+    content["pre_tokenizer"] = splitter
+    content["post_processor"] = {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False}
+    content["post_processor"] |= {"sep": ["</s>", 2], "cls": ["<s>", 0]}
+    bare = Tokenizer(HuggingFaceBackend(json.dumps(content)), "roberta", False)
+    words = ["unbelievably", "cat", "isn't", "sat"]
+    lengths, ids = encode_words(bare, words)
+    assert ids.tolist() == encode_words(trained("roberta"), words)[1].tolist()
+    save_huggingface_tokenizer(tokenizer_of_words(bare), tmp_path, max_length=64)
+    exported = AutoTokenizer.from_pretrained(tmp_path)
+    assert exported(words, is_split_into_words=True, add_special_tokens=False)["input_ids"] == ids.tolist()
+    text = exported(" ".join(words), add_special_tokens=False, return_offsets_mapping=True)
+    assert text["input_ids"] == ids.tolist()
+    starts = [text["offset_mapping"][token][0] for token in (lengths.cumsum() - lengths).tolist()]
+    assert starts == [0, 13, 17, 23]
+    assert tokenizer_of_words(load_tokenizer(tmp_path)).digest == load_tokenizer(tmp_path).digest
 
 
 def test_predictions_come_back_as_words() -> None:

@@ -67,10 +67,9 @@ def softmax(scores: torch.Tensor) -> np.ndarray:
     return torch.softmax(scores.double(), -1).numpy()
 
 
-@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.weekly)])
-def test_probabilities_as_transformers(family: str, tmp_path: Path) -> None:
+def test_probabilities_as_transformers(tmp_path: Path) -> None:
     """Single and paired texts, truncated; in the order of the input although batches are sorted by length."""
-    model, tokenizer = write_folder(tmp_path, "SequenceClassification", family=family)
+    model, tokenizer = write_folder(tmp_path, "SequenceClassification")
     for pairs in (None, PAIRS):
         ours = predictor(tmp_path, max_length=LONGEST, pair_column="pair" if pairs else None)
         records: list[dict[str, Any]] = [{"id": f"n{i}", "text": text} for i, text in enumerate(TEXTS)]
@@ -89,27 +88,6 @@ def test_probabilities_as_transformers(family: str, tmp_path: Path) -> None:
             assert each["label"] == ("no", "yes", "maybe")[expected.argmax()] and each["score"] == max(
                 each["probabilities"].values()
             )
-
-
-def test_as_the_pipeline_of_texts(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    model, tokenizer = write_folder(tmp_path, "SequenceClassification")
-    pipe = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
-    result = ask(predictor(tmp_path), tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
-    for each, theirs in zip(result, pipe(TEXTS), strict=True):
-        for label in theirs:
-            assert each["probabilities"][label["label"]] == pytest.approx(label["score"], abs=1e-5)
-
-
-def test_one_label_is_a_number(tmp_path: Path) -> None:
-    model, tokenizer = write_folder(tmp_path, "SequenceClassification", ("LABEL_0",))
-    ours = predictor(tmp_path)
-    assert ours.config.kind == "regression"
-    result = ask(ours, tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
-    with torch.no_grad():
-        expected = [model(**tokenizer(text, return_tensors="pt")).logits.item() for text in TEXTS]
-    np.testing.assert_allclose([each["score"] for each in result], expected, atol=1e-5)
-    assert set(result[0]) == {"id", "score"}
 
 
 def test_tags_of_words_as_transformers(tmp_path: Path) -> None:

@@ -109,9 +109,6 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
         has_pooler = head == "sequence_classification" and model.classifier_dense == "pooler"
         return ("pooler", head) if has_pooler else (head,)
 
-    def check_example_format(self, example_format: str) -> None:
-        """Does nothing: `data.example_format` is not read, batches are those of the task."""
-
     def check_model(self, model: EncoderConfig) -> None:
         """Raises `UserError` for a causal model and for one that reads part of a batch backwards."""
         if model.causal:

@@ -1,0 +1,99 @@
+"""The cells of the matrix, from the registries of the project, and the toy models that they train."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertjax.config.defaults import base_config
+from bertjax.config.extensions import FAMILIES
+from bertjax.config.presets import PRESETS
+from bertjax.data.special_tokens import FAMILIES as TOKENIZERS
+from bertjax.data.tokenizer_io import save_tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
+
+NOUNS = ["cat", "dog", "bird", "house", "river", "teacher", "garden", "letter", "window", "road"]
+VERBS = ["sees", "likes", "finds", "leaves", "paints", "carries"]
+TEXTS = [f"The {NOUNS[i % 10]} {VERBS[i % 6]} the {NOUNS[(3 * i + 1) % 10]}." for i in range(60)]
+SIZES: dict[str, Any] = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 24}
+SIZES |= {
+    f"{name}_dropout": 0.0 for name in ("hidden", "attention", "attention_output", "activation", "output", "classifier")
+}
+SIZES |= {"max_position_embeddings": 160, "initializer_range": 0.3}
+SMALLER = {"embedding_size": 8, "head_size": 8, "position_buckets": 4, "max_relative_positions": 16}
+WITHOUT_BLANK = ("roberta", "gpt2", "modernbert")  # published tokenizers that put no blank before a text
+SMALLER |= {"local_attention": 6, "num_key_value_heads": 1, "num_groups": 1}
+
+
+OBJECTIVE_FAMILIES = {
+    "mlm": "nomic_bert",
+    "clm": "modernbert-decoder",
+    "plm": "xlnet",
+    "rtd": "deberta-v2",
+    "distillation": "mpnet",
+    "contrastive": "ernie",
+    "mixture": "llama",
+    "span_corruption": "mistral",
+    "infilling": "xlm-roberta",
+    "tsdae": "distilbert",
+    "retromae": "roberta-prelayernorm",
+}
+"""The families with which the ordinary suite takes each objective; it finetunes the others."""
+
+
+def values_of(family: str) -> dict[str, Any]:
+    """Returns the values of `model.*` of a small model of a family: its first preset, or that of EuroBERT (Llama)."""
+    names = [name for name, values in PRESETS.items() if values.get("family", "bert") == family]
+    name = (names or ["eurobert-210m"])[0]
+    preset = PRESETS[name]
+    smaller = {key: value for key, value in SMALLER.items() if preset.get(key)}
+    values = {"preset": name, "family": family, **FAMILIES.load(family).structure, **smaller, **SIZES}
+    return values | ({"num_layers": 2} if preset.get("enhanced_decoder") else {})  # which is the last layer, twice
+
+
+def tokenizer_of(family: str) -> Path:
+    """Returns the folder of a tokenizer of the kind that models of a family have."""
+    values = PRESETS[values_of(family)["preset"]]
+    return tokenizer_folder(family if family in TOKENIZERS else "roberta" if "position_offset" in values else "bert")
+
+
+@functools.cache
+def tokenizer_folder(family: str) -> Path:
+    """Trains and writes a tokenizer."""
+    folder = Path(tempfile.mkdtemp(prefix="bertjax-matrix-")) / family
+    save_tokenizer(train_tokenizer(TEXTS * 3, model=TOKENIZERS[family].model, family=family, vocab_size=330), folder)
+    if family in WITHOUT_BLANK:
+        path = folder / "tokenizer.json"
+        content = json.loads(path.read_text())
+        content["pre_tokenizer"]["add_prefix_space"] = False
+        path.write_text(json.dumps(content))
+    return folder
+
+
+def common(family: str, sizes: bool = True) -> ConfigDict:
+    """Returns a config that tasks and pretraining share, of a small model; without `sizes` that of `init_from`."""
+    cfg = base_config()
+    cfg.platform, cfg.mesh.data = "cpu", 1
+    if sizes:
+        cfg.model.update(values_of(family))
+        cfg.data.tokenizer = str(tokenizer_of(family))
+    cfg.logging.tensorboard, cfg.report.enabled = False, False
+    cfg.optimizer.learning_rate, cfg.schedule.warmup_steps, cfg.schedule.name = 1e-3, 0, "constant"
+    cfg.train.compute_dtype = "float32"
+    cfg.checkpoint.keep = 2
+    cfg.export.at_end = True
+    return cfg
+
+
+@functools.cache
+def corpus_folder() -> Path:
+    """Returns a folder with a corpus of short documents, for pretraining and what it caches."""
+    folder = Path(tempfile.mkdtemp(prefix="bertjax-matrix-"))
+    documents = ["\n".join(TEXTS[begin : begin + 6]) for begin in range(0, 60, 6)]
+    (folder / "corpus.txt").write_text("\n\n".join(documents * 3) + "\n")
+    return folder
