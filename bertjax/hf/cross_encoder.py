@@ -1,4 +1,4 @@
-"""What libraries make of the output of a head: the keys that say so, and the functions that they name."""
+"""Functions that libraries apply to the output of a head, and the keys of config.json that name them."""
 
 from __future__ import annotations
 

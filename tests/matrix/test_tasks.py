@@ -118,9 +118,9 @@ def check_words(export: Path, records: list[dict[str, Any]]) -> None:
             each["end"] - len(text[each["start"] : each["end"]].lstrip()): each for each in reversed(pipe(text))
         }
         begins = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).tolist()
-        found = [by_start[begin] for begin in begins]
-        assert [each["entity"] for each in found] == labels
-        np.testing.assert_allclose([each["score"] for each in found], record["tag_scores"], atol=3e-5)
+        of_words = [by_start[begin] for begin in begins]
+        assert [each["entity"] for each in of_words] == labels
+        np.testing.assert_allclose([each["score"] for each in of_words], record["tag_scores"], atol=3e-5)
 
 
 def check_answers(export: Path, records: list[dict[str, Any]]) -> None:
