@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from bertjax.config.sources import Source
 from bertjax.data.sentence_splitter import split_sentences
 from bertjax.data.sources import held_out_number
-from bertjax.data.tokenizer_from_config import LogFunction, kept_documents
+from bertjax.data.tokenizer_from_config import LogFunction, filtered_documents
 
 if TYPE_CHECKING:
     from bertjax.data.prepare import PreparedCorpus
@@ -46,11 +46,11 @@ def hold_out_little(
     name = max(splits, key=lambda each: (splits[each].documents, splits[each].tokens))
     source, none = sources[name], f"data.eval_fraction={cfg.data.eval_fraction} holds out no document"
     note = "a tokenizer that is trained on this text has read it"
-    fraction = least_fraction(kept_documents(source, cfg))
+    fraction = least_fraction(filtered_documents(source, cfg))
     if fraction is not None:
         say(f"{none}: one of {source.text} is held out all the same ({note})")
         corpora[name] = prepare(source, fraction)
-    elif any(cut_documents(kept_documents(source, cfg), TAIL)):
+    elif any(cut_documents(filtered_documents(source, cfg), TAIL)):
         say(f"{none}: {TAIL} of {source.text} are held out ({note})")
         corpora[name] = prepare(source, 0.0, HEAD)
         return {name: prepare(source, 1.0, TAIL)}

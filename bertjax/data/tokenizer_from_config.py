@@ -132,11 +132,11 @@ def training_documents(cfg: ConfigDict) -> Iterator[str]:
     """Yields the training split only, so that held-out text does not enter the tokenizer."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in parse.all_sources(cfg):
-        saved = kept_documents(source, cfg)
+        saved = filtered_documents(source, cfg)
         yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
 
 
-def kept_documents(source: Source, cfg: ConfigDict) -> Iterator[str]:
+def filtered_documents(source: Source, cfg: ConfigDict) -> Iterator[str]:
     """Yields the documents of a source that the filters keep."""
     filter_ = DocumentFilter(read_group(cfg, FilterConfig), evaluation_text(cfg))
     return filter_.filter_each(iter_documents(source, cfg.data.encoding_errors))
