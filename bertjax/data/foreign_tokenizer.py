@@ -37,7 +37,7 @@ _SAMPLES = (
 
 
 class TokenizerFacts(NamedTuple):
-    """What is declared of a tokenizer besides its ids.
+    """Facts of a tokenizer besides its ids, as declared.
 
     roles: tokens by role, None where only their names tell · token_types: whether models read them, None if unknown ·
     padding_side, truncation_side: left or right.
@@ -81,7 +81,7 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
             f"{where / CONFIG}: tokenizer_class={kind} is Python code of transformers, whose rules no "
             "tokenizer.json holds; it is not supported"
         )
-    require_own_ids(_declared_ids(files, where), loaded.get_vocab(), where)
+    require_distinct_ids(_declared_ids(files, where), loaded.get_vocab(), where)
     loaded.backend_tokenizer.no_truncation()
     loaded.backend_tokenizer.no_padding()
     backend = read_backend(loaded.backend_tokenizer.to_str(), where)
@@ -176,7 +176,7 @@ def added_ids(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     yield from ((token["content"], token["id"]) for token in tokens)
 
 
-def require_own_ids(declared: Iterable[tuple[str, str, int]], vocabulary: Mapping[str, int], where: Path) -> None:
+def require_distinct_ids(declared: Iterable[tuple[str, str, int]], vocabulary: Mapping[str, int], where: Path) -> None:
     """Raises `UserError` where two tokens have one id.
 
     Args:

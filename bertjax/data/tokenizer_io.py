@@ -16,7 +16,7 @@ from bertjax.data.foreign_tokenizer import (
     added_ids,
     read_foreign,
     read_json_object,
-    require_own_ids,
+    require_distinct_ids,
     with_facts,
 )
 from bertjax.data.special_tokens import FAMILIES, TokenizerFamily, family_of
@@ -177,7 +177,7 @@ def _read_json(path: Path, content: bytes) -> HuggingFaceBackend:
         raise UserError(f"{path}: no {', '.join(KINDS)} model in it; is it the tokenizer.json of transformers?")
     backend = read_backend(json.dumps(values, ensure_ascii=False), path)
     added = ((path.name, *pair) for pair in added_ids(values))
-    require_own_ids(added, backend.marked.get_vocab(with_added_tokens=True), path.parent)
+    require_distinct_ids(added, backend.marked.get_vocab(with_added_tokens=True), path.parent)
     return backend
 
 

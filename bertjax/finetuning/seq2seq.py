@@ -101,5 +101,5 @@ def seq2seq_data(config: TaskConfig, examples: TextExamples, tokenizer: Tokenize
 def _truncated(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> tuple[TokenRanges, int]:
     """Returns the first tokens of texts, `limit` each, and how many texts are longer."""
     whole = TokenRanges.of(*encode_texts(tokenizer, texts))
-    kept = whole.truncate(np.minimum(whole.lengths, limit), tokenizer.spec.truncation_side)
-    return kept, int((whole.lengths > limit).sum())
+    part = whole.truncate(np.minimum(whole.lengths, limit), tokenizer.spec.truncation_side)
+    return part, int((whole.lengths > limit).sum())

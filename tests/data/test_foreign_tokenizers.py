@@ -77,7 +77,7 @@ def test_every_setting_of_thirty_classes(layout: Layout, tmp_path: Path) -> None
     assert theirs(list(lines()), verbose=False)["input_ids"] == [ours.encode_with_specials(line) for line in lines()]
 
 
-def test_settings_beside_tokenizer_json(tmp_path: Path) -> None:
+def test_settings_next_to_tokenizer_json(tmp_path: Path) -> None:
     """What tokenizer_config.json, special_tokens_map.json and added_tokens.json say of a tokenizer.json counts."""
     from transformers import AutoTokenizer
 
