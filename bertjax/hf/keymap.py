@@ -177,8 +177,8 @@ class KeyMap:
                     raise UserError(f"{where}: two tensors are {part} ({name} is one of them); remove one")
                 result[part] = share
         for name in self.computed.keys() & result.keys():
-            table, expected = result.pop(name), self.computed[name]
-            if table.shape != expected.shape or not np.allclose(table, expected, rtol=0.0, atol=_ROUNDING):
+            stored, expected = result.pop(name), self.computed[name]
+            if stored.shape != expected.shape or not np.allclose(stored, expected, rtol=0.0, atol=_ROUNDING):
                 raise UserError(
                     f"{where}: {name} is not the table that bertjax computes, or that table rounded to bfloat16; "
                     "remove it from the file if it should be that table"

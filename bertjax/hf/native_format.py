@@ -186,7 +186,13 @@ def param_shapes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, tup
 
 
 def add_zero_biases(params: Params, config: EncoderConfig, heads: tuple[str, ...]) -> Params:
-    """Returns the parameters with zeros for the biases that a class of `transformers` does not have."""
+    """Returns the parameters with zeros for the biases that a class of `transformers` does not have.
+
+    Args:
+        params: the other parameters.
+        config: the model.
+        heads: its heads.
+    """
     leaves = flatten_tree(params)
     for path, shape in param_shapes(config, heads).items():
         if path not in leaves and path.endswith("/bias"):

@@ -234,9 +234,9 @@ def _read_weights(folder: Path, path: str, shapes: Mapping[str, list[int | None]
     if not (folder / path / WEIGHTS).is_file():
         raise UserError(f"{folder / path} has no {WEIGHTS}, and no other weights are read; save the folder again")
     tensors = read_safetensors(folder, f"{path}/{WEIGHTS}")
-    found = {name: list(array.shape) for name, array in tensors.items()}
-    if found != shapes:
-        raise UserError(f"{folder / path / WEIGHTS} holds {found}; by its config.json it must hold {dict(shapes)}")
+    stored = {name: list(array.shape) for name, array in tensors.items()}
+    if stored != shapes:
+        raise UserError(f"{folder / path / WEIGHTS} holds {stored}; by its config.json it must hold {dict(shapes)}")
     return tensors
 
 

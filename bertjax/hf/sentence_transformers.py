@@ -50,7 +50,7 @@ Layer = Callable[[np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
-    """How a vector is made of a text.
+    """Settings by which a vector is made of a text.
 
     Attributes:
         mode: one of `POOLING_MODES`, such as "mean" of the real tokens or "cls", the first token; or several that are
@@ -110,14 +110,14 @@ def pool(hidden: Float[Array, "B S D"], mask: Int[Array, "B S"], mode: str, skip
     total = counts.sum(axis=1)
     first = jnp.argmax(counts, axis=1)[:, :, None]
     last = counts.shape[1] - 1 - jnp.argmax(counts[:, ::-1], axis=1)[:, :, None]
-    places = (counts * order[:, :, None]).astype(hidden.dtype)
+    by_order = (counts * order[:, :, None]).astype(hidden.dtype)
     results = {
         "cls": lambda: jnp.take_along_axis(hidden, first, axis=1)[:, 0],
         "lasttoken": lambda: jnp.take_along_axis(hidden * counts, last, axis=1)[:, 0],
         "max": lambda: jnp.where(counts, hidden, -jnp.inf).max(axis=1),
         "mean": lambda: (hidden * counts).sum(axis=1) / jnp.maximum(total, 1),
         "mean_sqrt_len_tokens": lambda: (hidden * counts).sum(axis=1) / jnp.sqrt(jnp.maximum(total, 1)),
-        "weightedmean": lambda: (hidden * places).sum(axis=1) / jnp.maximum(places.sum(axis=1), 1.0),
+        "weightedmean": lambda: (hidden * by_order).sum(axis=1) / jnp.maximum(by_order.sum(axis=1), 1.0),
     }
     return jnp.concatenate([results[each]() for each in mode.split("+")], axis=-1)
 
@@ -173,9 +173,7 @@ def save_sentence_transformers(
     require_readable(encoder.config, pooling.max_length, "max_length")
     plain = Pooling(pooling.mode, pooling.normalize, pooling.max_length)
     if pooling != plain or "+" in pooling.mode:
-        raise UserError(
-            f"a pooling like this cannot be written anew ({pooling}); model.save_pretrained keeps its files"
-        )
+        raise UserError(f"a pooling like this cannot be written ({pooling}); model.save_pretrained keeps its files")
     pooling = dataclasses.replace(pooling, max_length=pooling.max_length or encoder.config.max_position_embeddings)
     files = _library_files(pooling, encoder.config.hidden_size)
     save_pretrained(

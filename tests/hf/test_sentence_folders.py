@@ -139,7 +139,7 @@ ACCEPTED: dict[str, tuple[Changes, Paths]] = {
     "every mode": ({POOLING: {"pooling_mode": EVERY}}, ()),
     "no mode is the mean": ({POOLING: old_modes()}, ()),
     "a prompt": ({LIBRARY: PROMPT}, ()),
-    "a prompt that is no text": ({LIBRARY: PROMPT | {"default_prompt_name": "none"}}, ()),
+    "a prompt that is null": ({LIBRARY: PROMPT | {"default_prompt_name": "none"}}, ()),
     "an empty prompt": ({LIBRARY: {"default_prompt_name": "query", "prompts": {}}}, ()),
     "a prompt that does not count": ({LIBRARY: PROMPT, POOLING: {"pooling_mode": EVERY, "include_prompt": False}}, ()),
     "a prompt without text": (

@@ -77,8 +77,8 @@ class Family:
         make_keymap: returns the names of the parameters of a config.
         architectures: class -> heads that it requires, richest first, the bare model last; an export gets the first
             class whose heads the model has.
-        last_token_classes: further classes, which score a text by its last token that is no padding -> entries of their
-            head. It may lack biases: they are read as zeros, and a model whose biases are others is written otherwise.
+        last_token_classes: further classes, which score a text by its last token that is not padding -> entries of
+            their head. Biases that it lacks are read as zeros; a model with others is not written as that class.
         fields: keys of config.json that are fields of `EncoderConfig`.
         structure: fields of `EncoderConfig` that every model of the family has.
         constants: keys of config.json that every export gets.

@@ -263,6 +263,11 @@ class BertjaxModel(BertjaxPreTrainedModel):
         """Returns one vector per sequence [B, D]: of its first token, of its last, or the mean of the real ones.
 
         The last token of a causal model is the last one that is not the pad token, as in classes of `transformers`.
+
+        Args:
+            hidden: hidden states [B, S, D].
+            mask: True = real token [B, S].
+            input_ids: ids of the tokens [B, S]; None: the last token counts, whatever it is.
         """
         if self.config.pooling in ("mean", "late"):
             weights = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
