@@ -81,6 +81,15 @@ if _HAS_BEARTYPE:
     install_import_hook(SHAPE_CHECKED, "beartype.beartype")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Leaves out what runs once a week, which may be marked long as well, unless `-m` names it."""
+    for mark in ("weekly", "matrix"):
+        if mark not in config.option.markexpr:
+            config.option.markexpr = " and ".join(
+                filter(None, [config.option.markexpr and f"({config.option.markexpr})", f"not {mark}"])
+            )
+
+
 def pytest_report_header() -> str:
     return f"shape checks: {', '.join(SHAPE_CHECKED) if _HAS_BEARTYPE else 'off (beartype is not installed)'}"
 
