@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from tokenizers import normalizers
@@ -150,7 +150,7 @@ class TextEncoder:
 
 def _with_lowercase(rules: Any) -> Any:
     """Returns normalizers that begin with lower case, or where it is among them the same ones, as the library does."""
-    parts = list(rules) if isinstance(rules, normalizers.Sequence) else [] if rules is None else [rules]
+    parts = list(cast("Any", rules)) if isinstance(rules, normalizers.Sequence) else [] if rules is None else [rules]
     if any(isinstance(part, normalizers.Lowercase) for part in parts):
         return rules
     return normalizers.Sequence([normalizers.Lowercase(), *parts])

@@ -57,6 +57,7 @@ def scores(model: Any) -> np.ndarray:
 )
 def test_scores_and_copies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = classifier(name)
+    theirs.config.problem_type = "regression"
     theirs.save_pretrained(tmp_path / "theirs")
     ours = load_pretrained(tmp_path / "theirs")
     assert isinstance(ours, PretrainedModel) and ours.heads == ("sequence_classification",)
@@ -65,6 +66,7 @@ def test_scores_and_copies(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     ours.save_pretrained(tmp_path / "ours")
     assert not (tmp_path / "ours" / "bertjax.json").exists()
     back = getattr(transformers, f"{name}ForSequenceClassification").from_pretrained(tmp_path / "ours").eval()
+    assert back.config.problem_type == "regression"
     np.testing.assert_allclose(scores(back), scores(theirs), atol=2e-5)
 
 

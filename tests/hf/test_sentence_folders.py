@@ -206,7 +206,6 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
     "input": (DENSE, "module_input_name", "token_embeddings", "vectors of sentences"),
     "size": (DENSE, "in_features", 7, "by its config.json"),
     "unknown of a layer": (DENSE, "surprise", 1, "not known"),
-    "side": (TOKENIZER, "truncation_side", "both", "two ends"),
     "limit": (TOKENIZER, "model_max_length", "long", "positive number"),
     "padding": (TOKENIZER, "padding_side", "left", "other texts of a batch"),
     "mask": (TOKENIZER, "model_input_names", ["input_ids"], "padding would be read"),
