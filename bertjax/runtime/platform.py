@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import dataclasses
+import functools
 import hashlib
 import logging
 import os
