@@ -312,7 +312,9 @@ def add_special_tokens(tokenizer: Any, family: TokenizerFamily, opens_words: boo
         ]
     )
     if any(token in family.single for token in family.special):
-        used = [(token, tokenizer.token_to_id(token)) for token in family.special]
+        others = {word.rpartition(":")[0] for word in f"{family.single} {family.pair}".split()} - {"$A", "$B"}
+        tokens = dict.fromkeys([*family.special, *sorted(others)])  # Splinter has a full stop in its pairs
+        used = [(token, tokenizer.token_to_id(token)) for token in tokens]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=family.single, pair=family.pair, special_tokens=used
         )

@@ -105,8 +105,8 @@ def _read_folder(folder: Path) -> Tokenizer:
 def _read_file(path: Path, family: str | None, lowercase: bool | None) -> Tokenizer:
     """Reads a single file; what a folder would declare of it is that of a family."""
     if path.suffix == ".json":
-        backend, *facts = with_facts(_read_json(path, _content(path)), TokenizerFacts())
-        return Tokenizer(backend, *facts) if family is None else Tokenizer(backend, family, facts[1])
+        read = with_facts(_read_json(path, _content(path)), TokenizerFacts())
+        return Tokenizer(*read) if family is None else Tokenizer(read.backend, family, read.lowercase)
     if path.suffix == ".txt":
         kind, name = _WORDPIECE_CLASSES.get(family or "bert", "BertTokenizer"), "vocab.txt"
     elif path.suffix == ".model":

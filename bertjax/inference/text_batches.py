@@ -131,7 +131,8 @@ class TextEncoder:
         words = [[-1 if word is None else word for word in each.word_ids] for each in encodings]
         ids = _concatenate([each.ids for each in encodings])
         is_added = _concatenate([each.special_tokens_mask for each in encodings]) > 0
-        is_unknown = _concatenate(list(map(self._is_unknown, texts, encodings))) > 0
+        unknown = [self._is_unknown(text, each) for text, each in zip(texts, encodings, strict=True)]
+        is_unknown = _concatenate(unknown) > 0
         is_special = is_added | np.isin(ids, self._special_ids) | is_unknown
         return TokenizedTexts(
             ids=ids,

@@ -13,21 +13,37 @@ _PRINT_AT_END = 'trap "" INT; text=$(cat); printf "%s\\n" "$text" >&2'
 
 @contextlib.contextmanager
 def silence_stderr() -> Iterator[None]:
-    """Drops what libraries write to standard error; does nothing where it is closed.
+    """Drops what libraries write to standard error; does nothing where it is closed."""
+    with open(os.devnull, "w") as null, _written_to(null.fileno()):
+        yield
 
-    If the process ends meanwhile, as XLA ends it for a flag that it does not know, another one prints what was written.
+
+@contextlib.contextmanager
+def silence_unless_last() -> Iterator[None]:
+    """Drops it like `silence_stderr`, unless the process ends: another one prints it then.
+
+    XLA ends the process for a flag that it does not know.
     """
+    with subprocess.Popen(["sh", "-c", _PRINT_AT_END], stdin=subprocess.PIPE) as keeper:
+        assert keeper.stdin is not None
+        try:
+            with _written_to(keeper.stdin.fileno()):
+                yield
+        finally:
+            keeper.kill()
+
+
+@contextlib.contextmanager
+def _written_to(file: int) -> Iterator[None]:
+    """Redirects standard error to an open file; does nothing where it is closed."""
     try:
         original = os.dup(_STDERR)
     except OSError:
         yield
         return
-    with subprocess.Popen(["sh", "-c", _PRINT_AT_END], stdin=subprocess.PIPE) as keeper:
-        assert keeper.stdin is not None
-        try:
-            os.dup2(keeper.stdin.fileno(), _STDERR)
-            yield
-        finally:
-            os.dup2(original, _STDERR)
-            os.close(original)
-            keeper.kill()
+    try:
+        os.dup2(file, _STDERR)
+        yield
+    finally:
+        os.dup2(original, _STDERR)
+        os.close(original)

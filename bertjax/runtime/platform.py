@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import logging
 import os
@@ -19,7 +20,7 @@ from ml_collections import ConfigDict
 from bertjax.config import parse
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.io.stderr import silence_stderr
+from bertjax.io.stderr import silence_unless_last
 from bertjax.models.mesh import target_platform
 
 log = logging.getLogger(__name__)
@@ -66,8 +67,13 @@ def start_backend() -> str:
                 "%s=%s of jax would change all weights; it is %s here", name.upper(), jax.config.values[name], value
             )
             jax.config.update(name, value)
+    return _default_backend()
+
+
+@functools.cache
+def _default_backend() -> str:
     has_accelerator = any(map(os.path.exists, _ACCELERATORS))
-    with contextlib.nullcontext() if has_accelerator else silence_stderr():
+    with contextlib.nullcontext() if has_accelerator else silence_unless_last():
         return jax.default_backend()
 
 

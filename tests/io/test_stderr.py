@@ -9,12 +9,12 @@ import pytest
 
 PROGRAM = """
 import os
-from bertjax.io.stderr import silence_stderr
+from bertjax.io.stderr import silence_unless_last
 
-with silence_stderr():
+with silence_unless_last():
     os.write(2, b"of no interest\\n")
 os.write(2, b"between\\n")
-with silence_stderr():
+with silence_unless_last():
     os.write(2, b"Unknown flag\\n")
     {end}
 """
