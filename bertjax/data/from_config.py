@@ -79,8 +79,8 @@ class Prepared:
 def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
     """The tokenizer and corpora of a config, from the cache where they are there."""
     require_cache_dir(cfg)
-    for folder in parse.cache_folder(cfg).glob("*/"):
-        atomic.sweep(folder)
+    for cached in parse.cache_folder(cfg).glob("*/"):
+        atomic.sweep(cached)
     training, held_out = parse.all_sources(cfg), parse.eval_sources(cfg)
     folder, tokenizer = tokenizer_folder(cfg), load_or_train_tokenizer(cfg, say)
     fraction = 0.0 if held_out else cfg.data.eval_fraction

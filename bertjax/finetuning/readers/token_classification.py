@@ -69,8 +69,8 @@ def _read_conll_file(request: ReadRequest, path: str, notes: list[str]) -> Itera
             words, tags = [], []
         elif columns.is_comment(line, fields, begins=not words):
             comments += 1
-        elif len(fields) != columns.count:
-            raise UserError(f"{where}: {len(fields)} columns, but the file begins with {columns.count}; fix this line")
+        elif len(fields) != columns.width:
+            raise UserError(f"{where}: {len(fields)} columns, but the file begins with {columns.width}; fix this line")
         elif not (columns.have_ids and _NO_WORD.fullmatch(fields[0])):
             first = first if words else where
             words.append(fields[columns.word])
@@ -95,7 +95,7 @@ def _until_first_word(lines: Iterator[tuple[int, str]]) -> list[tuple[int, str]]
 class _Columns(NamedTuple):
     """Columns of a CoNLL file: their number, those of words and tags, tabs between them, ids of words in the first."""
 
-    count: int
+    width: int
     word: int
     tag: int
     have_tabs: bool
@@ -112,8 +112,8 @@ class _Columns(NamedTuple):
             return self.have_ids and line.startswith("#")
         if self.have_tabs and "\t" not in line:
             return True
-        is_word = len(fields) == self.count and (
-            self.have_tabs or self.count == 1 or TAG.fullmatch(fields[self.tag]) is not None
+        is_word = len(fields) == self.width and (
+            self.have_tabs or self.width == 1 or TAG.fullmatch(fields[self.tag]) is not None
         )
         return line.split(maxsplit=1)[0] == "#" and not is_word
 
