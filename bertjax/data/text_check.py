@@ -1,4 +1,4 @@
-"""What a tokenizer cannot express of a text: unknown tokens by script, and marks that uncased rules delete."""
+"""Losses of a tokenizer on a text: unknown tokens by script, and marks that uncased rules delete."""
 
 from __future__ import annotations
 
@@ -34,11 +34,17 @@ class TextCheck(NamedTuple):
 
 
 def check_batch(documents: Sequence[str], encoded: TokenizedDocuments, tokenizer: Tokenizer) -> TextCheck:
-    """Returns what a batch of documents loses; what is sampled depends on the batch alone."""
+    """Returns what a batch of documents loses; what is sampled depends on the batch alone.
+
+    Args:
+        documents: The batch.
+        encoded: Its tokens.
+        tokenizer: Tokenizer that made them.
+    """
     unknown, examples = Counter[str](), dict[str, str]()
     for text in _sample(documents, _with_unknown(encoded, tokenizer)):
-        found = tokenizer.engine.encode(text, add_special_tokens=False)
-        for index, (begin, end) in zip(found.ids, found.offsets, strict=True):
+        encoding = tokenizer.engine.encode(text, add_special_tokens=False)
+        for index, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if index == tokenizer.unk_id:
                 script = next(filter(None, map(script_of, text[begin:end])), _OTHERS)
                 unknown[script] += 1
@@ -110,19 +116,19 @@ def _with_unknown(encoded: TokenizedDocuments, tokenizer: Tokenizer) -> list[int
     if tokenizer.unk_id < 0:
         return []
     ends = offsets(encoded.sentence_lengths)[offsets(encoded.document_sentences)][1:]
-    places = np.flatnonzero(encoded.ids == tokenizer.unk_id)
-    return np.unique(np.searchsorted(ends, places, side="right")).tolist()
+    positions = np.flatnonzero(encoded.ids == tokenizer.unk_id)
+    return np.unique(np.searchsorted(ends, positions, side="right")).tolist()
 
 
 def _deleted_marks(text: str, tokenizer: Tokenizer) -> tuple[int, Counter[str]]:
     """Returns the letters and marks of a text, and the marks by script that remain when it is composed, yet go."""
     if text.isascii():
         return sum(map(str.isalpha, text)), Counter()
-    kept = Counter(tokenizer.engine.normalizer.normalize_str(text))
+    remaining = Counter(tokenizer.engine.normalizer.normalize_str(text))
     counts = Counter(unicodedata.normalize("NFC", text))
     marks = {c: n for c, n in counts.items() if unicodedata.category(c) == "Mn"}
     deleted = Counter[str]()
     for mark, count in marks.items():
-        if not kept[mark]:
+        if not remaining[mark]:
             deleted[script_of(mark) or _OTHERS] += count
     return sum(count for c, count in counts.items() if c.isalpha()) + sum(marks.values()), deleted

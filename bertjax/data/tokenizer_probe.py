@@ -53,9 +53,9 @@ def _build(text: str) -> HuggingFaceBackend:
 
 def _try_in_worker(text: str, path: object) -> None:
     """Raises `UserError` if a fresh Python does not finish; what it fails with, this process finds out by itself."""
-    given = text.encode(errors="surrogatepass")
+    content = text.encode(errors="surrogatepass")
     try:
-        done = subprocess.run([sys.executable, "-c", _COMMAND], input=given, capture_output=True, timeout=_SECONDS)
+        done = subprocess.run([sys.executable, "-c", _COMMAND], input=content, capture_output=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
         raise UserError(
             f"{path}: its rules need more than {_SECONDS:.0f} s for a line of text; copy it again"

@@ -1,4 +1,4 @@
-"""What a word is, wherever bertjax counts, compares or tags words.
+"""Words, the same wherever bertjax counts, compares or tags them.
 
 Words are those of Unicode (UAX #29), cut at the signs that it allows inside one, such as the apostrophe of "don't". A
 mark, a joiner or a format character belongs to the letter before it. An ideograph or a kana is a word. Scripts without

@@ -254,8 +254,8 @@ def test_texts_of_all_scripts_are_compared_by_whole_words() -> None:
     assert EvaluationText([" ".join(words[:7])]).num_ignored == 1
     other_signs = HINDI.translate(str.maketrans("ािीुे", "ोीिूै"))
     parts = unicodedata.normalize("NFD", "Überall läßt man früh größere Äpfel für ältere Bären übrig, öfter als nötig")
-    kept = keep_clean([HINDI, unicodedata.normalize("NFC", parts)], [HINDI, other_signs, parts])
-    assert kept == [other_signs]
+    clean = keep_clean([HINDI, unicodedata.normalize("NFC", parts)], [HINDI, other_signs, parts])
+    assert clean == [other_signs]
     texts = [HINDI, other_signs, parts, unicodedata.normalize("NFC", parts)]
     assert filter_texts(texts, near_duplicates=0.9) == ([HINDI, other_signs, parts], {"near_duplicates": 1})
 

@@ -476,7 +476,7 @@ def nfd(text: str) -> str:
 
 @pytest.mark.parametrize(("family", "model", "length"), [("bert", "wordpiece", 60_000), ("roberta", "bpe", 60_000)])
 def test_endless_words_are_not_trained_on(family: str, model: str, length: int) -> None:
-    """The library takes the square of their length; the words beside them count."""
+    """The library takes the square of their length; the words next to them count."""
     letters = random.Random(0).choices("abcdefgh", k=length)
     texts = ["the novelty of the novel"] * 5
     endless = [*texts[1:], f"the {''.join(letters)}, novelty of (the novel)"]
