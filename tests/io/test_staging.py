@@ -167,7 +167,7 @@ def test_a_checkpoint_counts_when_its_last_file_is_there(
         stored.publish("checkpoints/3", step, "bertjax.json")
         assert uploaded[0] == "upload metrics.jsonl" and uploaded[-1] == "upload checkpoints/3/bertjax.json"
         assert len(uploaded) == 4
-        own = Store(url).read(LEASE)
+        held = Store(url).read(LEASE)
         Store(url).write(LEASE, lease(200))
         with pytest.raises(PermissionError, match="process 7 on elsewhere"):
             stored.publish("checkpoints/4", step, "bertjax.json")
@@ -175,7 +175,7 @@ def test_a_checkpoint_counts_when_its_last_file_is_there(
         Store(url).remove([LEASE])
         with pytest.raises(PermissionError, match="it was deleted"):
             stored.publish("checkpoints/4", step, "bertjax.json")
-        Store(url).write(LEASE, own)
+        Store(url).write(LEASE, held)
 
 
 def lease(seconds: float, holder: str = "process 7 on elsewhere", token: object = "0" * 32) -> bytes:

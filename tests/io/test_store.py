@@ -60,9 +60,9 @@ def test_objects_are_listed_read_written_and_deleted(store: Store, tmp_path: Pat
     (tmp_path / "folder/b").mkdir(parents=True)
     for name in ("z", "a", "b/c"):
         (tmp_path / "folder" / name).write_text(name)
-    seen: list[list[str]] = []
-    names = store.upload_folder(tmp_path / "folder", "f", "a", lambda: seen.append(list(store.list("f"))))
-    assert seen == [["f/b/c", "f/z"]] and sorted(names) == list(store.list("f")) == ["f/a", "f/b/c", "f/z"]
+    listed: list[list[str]] = []
+    names = store.upload_folder(tmp_path / "folder", "f", "a", lambda: listed.append(list(store.list("f"))))
+    assert listed == [["f/b/c", "f/z"]] and sorted(names) == list(store.list("f")) == ["f/a", "f/b/c", "f/z"]
 
 
 HOSTILE = {"memory": "evil/../../../PWNED", "s3": "evil/../../../PWNED", "gs": "a//b"}  # the emulator refuses ..
