@@ -80,8 +80,8 @@ def take_steps(settings: dict[str, Any], device: jax.Device, cache: Path) -> Met
     with jax.default_device(device), jax.set_mesh(exp.mesh), jax.default_matmul_precision(precision):
         for cursor in range(STEPS):
             state, metrics = exp.train_step(state, exp.frozen, put_batch(pipeline.batch(cursor), exp.mesh))
-            wanted = jax.device_get({name: metrics[name] for name in ("loss", "grad_squares")})
-            results.append({name: np.asarray(value, np.float64) for name, value in wanted.items()})
+            values_of_step = jax.device_get({name: metrics[name] for name in ("loss", "grad_squares")})
+            results.append({name: np.asarray(value, np.float64) for name, value in values_of_step.items()})
     return results
 
 
