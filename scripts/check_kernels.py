@@ -18,11 +18,14 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of this checkout, installed or not
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import average_values, dot_product_attention

@@ -3,19 +3,21 @@
     python scripts/on_gpu.py --out runs/on_gpu --text 'text:corpus/*.txt'
     python scripts/on_gpu.py --out runs/smoke --smoke            on a CPU, tiny sizes: does every job still run?
 
-Each job is its own process with a log, results and a time, most valuable first: the ordinary tests on the GPU, fused
-attention against the reference, `bertjax benchmark` of the models with targets, of other families, and against PyTorch,
-the quickstart, a BERT-base that trains for some minutes, then scanned and unrolled layers, rematerialization, 16-bit
-moments, plain attention, XLA flags, small models with several steps per dispatch, the memory table, and the ordinary
-tests on the CPU of that machine. OUT/table.md and OUT/all.json (every metric and the end of every log) are rewritten
-after each job, and what XLA tuned for a benchmark is in OUT/NAME.autotune.txt. The same command runs what is missing
-(`--again` repeats a job), `--minutes` starts nothing after so long; `--only` takes names or prefixes, `--list` prints
-them. A failed job is reported and the others continue; the exit status is then 1.
+Each job is its own process with a log, results, a time and a limit, most valuable first: fused attention against the
+reference, training steps against those of the CPU, `bertjax benchmark` of the models with targets and against PyTorch,
+a BERT-base that trains for some minutes and is exported, the quickstart, then the published dropout, scanned layers,
+rematerialization, 16-bit moments, plain attention, XLA flags, other families, small models with several steps per
+dispatch, the memory table, and the ordinary tests on the GPU and on the CPU of that machine. OUT/table.md and
+OUT/all.json (every metric and the end of every log) are rewritten after each job, and what XLA tuned for a benchmark is
+in OUT/NAME.autotune.txt. The same command runs what is missing (`--again` repeats a job), `--minutes` starts nothing
+after so long; `--only` takes names, or beginnings of names that end with `*`; `--list` prints them. A failed job is
+reported and the others continue; the exit status is then 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
 import shutil
@@ -56,6 +58,7 @@ class Job(NamedTuple):
     flags: str = ""
     model: Model | None = None
     ratio_target: float = 0.0
+    limit: float = 240.0  # seconds
     environment: tuple[tuple[str, str], ...] = ()
 
 
@@ -65,9 +68,11 @@ PACKED = (
     "objective.masking.dynamic=true",
     "train.phases=",
 )
+# The best combination of the compiler's roofline: cuDNN's attention, which drops no probabilities, and fused norms.
+FUSED = ("model.attention_dropout=0.0", "train.dropout_prng=hash", "model.norm_implementation=pallas")
 MODELS = {
-    "bert-base": Model("bert.py:base", 128, 512, PACKED, 500e3, 840e3),
-    "bert-large": Model("bert.py:large", 64, 512, PACKED, 200e3, 247e3),
+    "bert-base": Model("bert.py:base", 128, 512, (*PACKED, *FUSED), 500e3, 840e3),
+    "bert-large": Model("bert.py:large", 64, 512, (*PACKED, *FUSED), 200e3, 247e3),
     "modernbert-base": Model(
         "modernbert.py:base", 64, 1024, ("train.initial_batch_size=None", "train.batch_ramp_steps=None"), 400e3, 600e3
     ),
@@ -103,35 +108,39 @@ class Plan:
         smoke, gpu = self.options.smoke, (("BERTJAX_TEST_PLATFORM", "gpu"),)
         kernels = [sys.executable, str(ROOT / "scripts" / "check_kernels.py")]
         kernels += ["--implementation", "interpret", "--lengths", "128", "--heads", "2"] if smoke else []
+        check = [sys.executable, str(ROOT / "scripts" / "check_step.py"), "--cache", str(self.options.out / "cache")]
+        check += ["--smoke"] if smoke else []
         results = [
-            Job("tests", self._pytest(6), environment=() if smoke else gpu),
-            Job("kernels", kernels),
-            Job("pallas-kernels", [*kernels[:2], "--implementation", "pallas", *kernels[4:]]),
-            *(self._benchmark(name, model) for name, model in (MODELS | FAMILIES).items()),
+            Job("kernels", kernels, limit=120),
+            Job("check-step", check, limit=180),
+            *(self._benchmark(name, model) for name, model in MODELS.items()),
             *(
                 self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--baseline", "hf"])
                 for name, model in MODELS.items()
             ),
-            Job("quickstart", self._train("quickstart", "quickstart.py", 20 if smoke else None)),
-            Job("curve", self._train("curve", "bert.py:base", 4 if smoke else 2000, MODELS["bert-base"])),
+            Job("curve", self._train("curve", "bert.py:base", 10 if smoke else 2000, MODELS["bert-base"]), limit=900),
+            Job("quickstart", self._train("quickstart", "quickstart.py", 20 if smoke else 3000), limit=300),
+            Job("pallas-kernels", [*kernels[:2], "--implementation", "pallas", *kernels[4:]], limit=120),
         ]
         for name in ("bert-base", "bert-large")[: 1 if self.options.smoke else 2]:
             results += self._variants(name)
+        results += [self._benchmark(name, model) for name, model in FAMILIES.items()]
         for name, model in list(SMALL.items())[: 1 if self.options.smoke else 3]:
             for count in TOGETHER:
                 together = model._replace(overrides=(*model.overrides, f"train.steps_per_dispatch={count}"))
                 results.append(self._benchmark(f"small-{name}-{count}-a-dispatch", together))
-        return [*results, self._memory(), *([] if smoke else [Job("tests-on-cpu", self._pytest(14))])]
+        results += [self._memory(), Job("tests", self._pytest(6), limit=900, environment=() if smoke else gpu)]
+        return [*results, *([] if smoke else [Job("tests-on-cpu", self._pytest(14), limit=1800)])]
 
     def _pytest(self, workers: int) -> list[str]:
         files = SMOKE_TESTS if self.options.smoke else []
         return [sys.executable, "-m", "pytest", "-q", "-n", "0" if files else str(workers), *files]
 
-    def _train(self, name: str, config: str, num_steps: int | None, model: Model | None = None) -> list[str]:
+    def _train(self, name: str, config: str, num_steps: int, model: Model | None = None) -> list[str]:
         """Returns a run in OUT/runs/NAME that evaluates ten times and exports; `model` gives batches and text."""
-        values = [f"platform={'cpu' if self.options.smoke else 'gpu'}"]
-        if num_steps is not None:
-            values.append(f"train.num_steps={num_steps}")
+        values = [f"platform={'cpu' if self.options.smoke else 'gpu'}", f"train.num_steps={num_steps}"]
+        values += [f"eval.interval_steps={num_steps // 10}", f"train.log_interval_steps={-(-num_steps // 100)}"]
+        values += ["export.at_end=true", f"checkpoint.interval_steps={num_steps}"]
         if model is not None:
             values += [*model.overrides, *self._size(model)]
         command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(ROOT / "configs" / config)]
@@ -147,27 +156,27 @@ class Plan:
             f"train.batch_size={rows}",
             f"data.cache_dir={options.out / 'cache'}",
         ]
-        if options.smoke:
-            return [*values, *SMOKE_MODEL, "data.vocab_size=1000"]
+        if options.smoke:  # kernels of Pallas would be interpreted, for minutes
+            return [*values, *SMOKE_MODEL, "data.vocab_size=1000", "model.norm_implementation=xla"]
         return values + ([f"data.vocab_size={options.vocab_size}"] if options.vocab_size else [])
 
     def _variants(self, name: str) -> list[Job]:
         """Returns variants that change one thing each."""
         model = MODELS[name]
-        layers = 4 if self.options.smoke else 24 if "large" in name else 12
         changes = {
+            "published-dropout": ("model.attention_dropout=0.1",),  # plain attention
+            "published-dropout-pallas": ("model.attention_dropout=0.1", "model.attention_implementation=pallas"),
             "scanned": ("model.unroll=1",),
-            "unrolled": (f"model.unroll={layers}",),
             "remat-dots": ("model.remat=dots",),
             "remat-full": ("model.remat=full",),
             "2-microbatches": ("train.microbatches=2",),
             "moments-bfloat16": ("optimizer.moments_dtype=bfloat16",),
             "plain-attention": ("model.attention_implementation=xla",),
             "pallas-attention": ("model.attention_implementation=pallas",),
-            "rbg": ("train.dropout_prng=rbg",),
-            "hash": ("train.dropout_prng=hash",),
-            "hash-pallas-norms": ("train.dropout_prng=hash", "model.norm_implementation=pallas"),
-            "no-dropout": ("model.hidden_dropout=0", "model.attention_dropout=0"),
+            "norms-by-xla": ("model.norm_implementation=xla",),
+            "rbg": ("train.dropout_prng=rbg", "model.norm_implementation=xla"),
+            "threefry": ("train.dropout_prng=threefry", "model.norm_implementation=xla"),
+            "no-dropout": ("model.hidden_dropout=0",),
         }
         results = [
             self._benchmark(f"{name}-{key}", model._replace(overrides=(*model.overrides, *values)))
@@ -186,7 +195,7 @@ class Plan:
         command += ["--repeats", amounts[0], "--steps", amounts[1], "--warmup", amounts[2], *more]
         command += ["--no-compile"] if options.smoke and more else []
         command += ["--out", str(options.out / f"{name}.json"), *(f"--config.{value}" for value in values)]
-        return Job(name, command, flags, model, ratio_target)
+        return Job(name, command, flags, model, ratio_target, limit=480.0 if ratio_target else 240.0)
 
     def _memory(self) -> Job:
         command = [
@@ -196,7 +205,7 @@ class Plan:
             str(self.options.out / "memory.md"),
         ]
         small = ["--sizes", "tiny", "--rows", "4", "--length", "64", "--microbatches", "1", "--remat", "none"]
-        return Job("memory", command + ([*small, "--config.platform=cpu"] if self.options.smoke else []))
+        return Job("memory", command + ([*small, "--config.platform=cpu"] if self.options.smoke else []), limit=600)
 
 
 def do(job: Job, out: Path, limit: float) -> dict[str, Any]:
@@ -224,6 +233,10 @@ def do(job: Job, out: Path, limit: float) -> dict[str, Any]:
 def done(name: str, out: Path) -> dict[str, Any] | None:
     file = out / f"{name}.done.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def is_named(job: Job, names: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(job.name, name) for name in names)
 
 
 def collect(jobs: Sequence[Job], out: Path) -> dict[str, Any]:
@@ -311,12 +324,12 @@ def main() -> int:
     parser.add_argument("--text", default="builtin:python-docs", help="data.sources (default builtin:python-docs)")
     parser.add_argument("--vocab-size", type=int, default=0, help="tokens of the tokenizer (default: the config's)")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU: does everything run?")
-    parser.add_argument("--only", nargs="+", default=[], help="names of jobs, or their beginnings")
-    parser.add_argument("--again", nargs="+", default=[], help="names or prefixes of jobs to repeat")
+    parser.add_argument("--only", nargs="+", default=[], help="names of jobs, or beginnings with a *")
+    parser.add_argument("--again", nargs="+", default=[], help="those to repeat")
     parser.add_argument("--list", action="store_true", help="print the names of the jobs and end")
     parser.add_argument("--repeats", type=int, default=5, help="turns of a benchmark (default 5)")
     parser.add_argument("--steps", type=int, default=20, help="steps of a turn (default 20)")
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds that a job may take (default 900)")
+    parser.add_argument("--slower", type=float, default=1.0, help="times the limit of every job (default 1)")
     parser.add_argument("--minutes", type=float, default=1e6, help="ends after so long; run again for the rest")
     options = parser.parse_args()
     options.out = options.out.resolve()
@@ -325,20 +338,19 @@ def main() -> int:
         print("\n".join(job.name for job in jobs))
         return 0
     for inputs in (*options.only, *options.again):
-        if not any(job.name.startswith(inputs) for job in jobs):
+        if not any(is_named(job, [inputs]) for job in jobs):
             parser.error(f"unknown job {inputs}; --list prints them")
     options.out.mkdir(parents=True, exist_ok=True)
-    selected = [job for job in jobs if not options.only or job.name.startswith(tuple(options.only))]
+    selected = [job for job in jobs if not options.only or is_named(job, options.only)]
     end = time.monotonic() + 60 * options.minutes
     for job in selected:
         left = end - time.monotonic()
         if left < LEAST_SECONDS:
             print(f"{job.name} and those after it were not started: --minutes={options.minutes:g} are over")
             break
-        forgotten = bool(options.again) and job.name.startswith(tuple(options.again))
-        saved = None if forgotten else done(job.name, options.out)
+        saved = None if is_named(job, options.again) else done(job.name, options.out)
         if saved is None or saved["status"] != 0:
-            saved = do(job, options.out, min(options.limit, left))
+            saved = do(job, options.out, min(options.slower * job.limit, left))
             print(f"{job.name}: {saved.get('message', 'done')} ({saved['seconds']:.0f} s)", flush=True)
         text = "\n".join(table(jobs, options.out, options.smoke))
         (options.out / "table.md").write_text(text, encoding="utf-8")
