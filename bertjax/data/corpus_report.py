@@ -48,7 +48,7 @@ def losses(corpus: PreparedCorpus, tokenizer: Tokenizer) -> list[str]:
 
 
 def _count_in_train(corpus: PreparedCorpus, index: int) -> int:
-    return int(np.load(corpus.folder / "counts.npy")[index]) if index >= 0 else 0
+    return int(np.load(corpus.folder / "counts.npy", allow_pickle=False)[index]) if index >= 0 else 0
 
 
 def corpus_warnings(data: ConfigDict, pipeline: PhasedPipeline, corpora: Mapping[str, PreparedCorpus]) -> list[str]:
