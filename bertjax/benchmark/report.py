@@ -22,7 +22,7 @@ def bertjax_metrics(runner: BertjaxRunner, runs: Sequence[TimedRun]) -> dict[str
     """Returns the metrics of timed runs; FLOPs and MFU count real tokens only."""
     exp = runner.exp
     cfg, settings = exp.programs[-1].phase.cfg, step_settings(exp)
-    metrics = _run_metrics(runs)
+    metrics = run_metrics(runs)
     flops = training_flops(exp.objective, (1.0 - metrics["padding"]) * cfg.data.seq_len)
     flops_per_second = flops * metrics["tokens_per_second"]["median"]
     peak = peak_flops(settings["device_kind"])
@@ -96,7 +96,7 @@ def torch_metrics(
         runs: runs of bertjax.
         baseline: runs of the baseline, interleaved with `runs`.
     """
-    return _run_metrics(baseline) | {
+    return run_metrics(baseline) | {
         "versions": process.versions,
         "attention": process.attention,
         "mode": str(process.mode),
@@ -120,7 +120,8 @@ def format_torch(metrics: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _run_metrics(runs: Sequence[TimedRun]) -> dict[str, Any]:
+def run_metrics(runs: Sequence[TimedRun]) -> dict[str, Any]:
+    """Returns medians and ranges of at least one timed run, and the shares of padding and of waiting for data."""
     return {
         "repeats": len(runs),
         "steps_per_repeat": runs[0].steps,
