@@ -132,10 +132,9 @@ def check_batches(cfg: ConfigDict, shards: int) -> None:
 
 def _check_batch_sizes(cfg: ConfigDict, shards: int) -> None:
     objective = objective_config(cfg)
-    sizes = [("eval", cfg.eval.batch_size, 1)]
-    if not objective.is_finetuning:  # those of a task follow from its examples and the devices
-        sizes.append(("train", cfg.train.batch_size, cfg.train.microbatches))
-    for group, batch_size, microbatches in sizes:
+    sizes = [("train", cfg.train.batch_size, cfg.train.microbatches), ("eval", cfg.eval.batch_size, 1)]
+    # A task's batches of training follow from its examples and the devices.
+    for group, batch_size, microbatches in sizes[1:] if objective.is_finetuning else sizes:
         key = f"{group}.batch_size"
         check_batch_size(key, batch_size, microbatches, shards)
         objective.check_batch_size(key, batch_size, microbatches)

@@ -21,6 +21,8 @@ class Unpickler(pickle.Unpickler):
 pickle.load = pickle.loads = _pickle.load = _pickle.loads = pickle._load = pickle._loads = refuse
 pickle.Unpickler = _pickle.Unpickler = Unpickler
 pickle._Unpickler.__init__ = refuse  # the one in Python; pandas builds upon it
+from bertjax.runtime.platform import start_backend
+start_backend()  # a shell keeps what XLA prints while it starts
 FORBIDDEN = "pickle.find_class", "socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec"
 
 def watch(event, arguments):

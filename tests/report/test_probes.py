@@ -34,7 +34,7 @@ class Words:
     """A tokenizer of eleven tokens, split at spaces."""
 
     tokens = VOCABULARY
-    mask_id = 4
+    mask_id, unk_id, size = 4, 1, len(VOCABULARY)
     special_ids = (0, 1, 2, 3, 4)
 
     @property

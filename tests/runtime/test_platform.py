@@ -31,7 +31,9 @@ def test_plugins_are_quiet_without_their_hardware(
 
     monkeypatch.setattr(platform.jax, "default_backend", backend)
     monkeypatch.setattr(platform, "_ACCELERATORS", devices)
+    platform._default_backend.cache_clear()
     assert platform.start_backend() == "cpu" and capfd.readouterr().err == printed
+    platform._default_backend.cache_clear()
 
 
 def test_settings_of_jax_that_change_weights_get_their_defaults(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ from bertjax.training.state import COUNTER_DEFAULTS, new_state
 from bertjax.types import Params
 
 LAYERS = 3
-STORED = Path(__file__).with_name("unfreezing_e881f67.tar.xz")
+STORED = Path(__file__).with_name("unfreezing_e881f67.state")
 STORED_CONFIG = OptimizerConfig(
     learning_rate=0.1, bias_correction=True, unfreeze=(r"encoder/embeddings/.*=6", r"encoder/layers/1/.*=2")
 )
@@ -99,7 +99,7 @@ def late(params: Params) -> tuple[Any, Any]:
 
 def test_a_checkpoint_with_one_count_for_all_parameters_resumes(tmp_path: Path) -> None:
     """Step 4 of commit e881f67: what it trained goes on with the count of the run, what it froze begins with 1."""
-    shutil.unpack_archive(STORED, tmp_path, filter="data")
+    shutil.unpack_archive(STORED, tmp_path, "xztar", filter="data")
     params, stored = params_of(), np.load(tmp_path / "next.npy")
     optimizer = make_optimizer(STORED_CONFIG, lambda step: 0.1, params)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, read_only=True)
