@@ -48,9 +48,7 @@ def test_every_flag(
 
 
 @pytest.mark.long
-def test_a_million_tiny_documents_and_a_line_of_20_megabytes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_many_tiny_documents_and_a_line_of_20_megabytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["cat", "dog", "house", "river"]
     tiny = "".join(f"{words[index % 4]} {index % 1000}\n" for index in range(200_000))
     (tmp_path / "tiny.txt").write_text(tiny + " ".join(words * 1_000_000) + "\n")
@@ -60,4 +58,4 @@ def test_a_million_tiny_documents_and_a_line_of_20_megabytes(
     config = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
     assert cli.main(["prepare", "--config", config, *overrides]) == 0
     counts = [int(text.replace(",", "")) for text in re.findall(r"([\d,]+) documents", capsys.readouterr().out)]
-    assert sum(counts[-2:]) >= 1_000_001
+    assert sum(counts[-2:]) >= 200_001

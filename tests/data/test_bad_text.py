@@ -117,7 +117,10 @@ def test_a_line_of_many_megabytes_takes_bounded_memory(megabytes: int, tmp_path:
     path.write_text("the cat sees a red bird and " * (megabytes * 1_000_000 // 28))
     command = [sys.executable, "-c", HUGE.format(tests=str(Path(__file__).parent))]
     done = subprocess.run(
-        [*command, str(path), str(tmp_path / "cache"), "2", "11"], check=True, capture_output=True, text=True
+        [*command, str(path), str(tmp_path / "cache"), "2", str(megabytes // 18)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     more, largest_worker = map(int, done.stdout.split())  # MiB, of that one program and its children
     assert more < 450 and 0 < largest_worker < 800  # 140 and 314 of 200 MB when this test was written
