@@ -45,7 +45,7 @@ def test_a_run_that_is_killed_is_the_run_that_was_not(
     output = run_chaos(lab, monkeypatch, tmp_path, kills, steps=15 * kills)
     aimed = {moment: int(count) for moment, count, _ in re.findall(r"^(\w+) +(\d+) +(\d+)$", output, re.MULTILINE)}
     assert sum(aimed.values()) == kills and aimed["prepare"] and aimed["export"]
-    assert aimed["step"] + aimed["save"] >= kills // 2
+    assert aimed["step"] + aimed["save"] >= (kills - 2) // 2  # others are preparation, export, starts
     sides = re.findall(r"never stopped +(\w+)\n +killed +(\w+)", output)
     assert len(sides) == 3 and all(left == right for left, right in sides)
 
