@@ -36,7 +36,7 @@ SYNC_SECONDS = 60.0
 _CHECKPOINTS = "checkpoints/"
 _MANIFEST = re.compile(rf"{_CHECKPOINTS}[0-9]+/bertjax\.json")
 _FOLDERS: dict[Path, StoredFolder] = {}
-"""The copies that this process was told to make."""
+"""Copies of the URLs that commands of this process were given."""
 
 
 def local_copy(path: str | os.PathLike[str]) -> Path:
