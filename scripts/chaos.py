@@ -231,12 +231,17 @@ class Killer:
 
 
 def moments(kills: int, draw: random.Random) -> list[str]:
-    """Returns the targets: a tenth in the first preparation, most others after progress, the last in the export."""
+    """Returns the targets: a tenth in the first preparation, half or more after progress, the last in the export."""
     first = max(1, kills // 10)
     between = draw.choices(
         ["step", "save", "restore", "start", "prepare"], [8, 7, 3, 1.5, 0.5], k=max(0, kills - first - 2)
     )
-    return [*["prepare"] * first, *["step"] * (kills - first > 1), *between, *["export"] * (kills > first)]
+    aims = [*["prepare"] * first, *["step"] * (kills - first > 1), *between, *["export"] * (kills > first)]
+    others = [place for place, aim in enumerate(aims) if aim in ("restore", "start")]
+    missing = (kills + 1) // 2 - sum(aim in AFTER_PROGRESS for aim in aims)  # few kills are drawn from
+    for place in others[: max(0, missing)]:
+        aims[place] = draw.choice(AFTER_PROGRESS)
+    return aims
 
 
 def outcome(run: Run) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -45,14 +46,14 @@ def test_a_run_that_is_killed_is_the_run_that_was_not(
     output = run_chaos(lab, monkeypatch, tmp_path, kills, steps=15 * kills)
     aimed = {moment: int(count) for moment, count, _ in re.findall(r"^(\w+) +(\d+) +(\d+)$", output, re.MULTILINE)}
     assert sum(aimed.values()) == kills and aimed["prepare"] and aimed["export"]
-    assert aimed["step"] + aimed["save"] >= (kills - 2) // 2  # others are preparation, export, starts
+    assert 2 * (aimed["step"] + aimed["save"]) >= kills
     sides = re.findall(r"never stopped +(\w+)\n +killed +(\w+)", output)
     assert len(sides) == 3 and all(left == right for left, right in sides)
 
 
 def test_the_moments_cover_everything_and_most_follow_progress(chaos: ModuleType) -> None:
-    for kills in (8, 50):
-        aims = chaos.moments(kills, random.Random(0))
+    for kills, seed in itertools.product((4, 8, 50), range(20)):
+        aims = chaos.moments(kills, random.Random(seed))
         assert len(aims) == kills and aims[0] == "prepare" and aims[-1] == "export"
         assert 2 * sum(aim in chaos.AFTER_PROGRESS for aim in aims) >= kills
     assert set(chaos.moments(50, random.Random(0))) == {"prepare", "start", "restore", "step", "save", "export"}
