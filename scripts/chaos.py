@@ -237,10 +237,10 @@ def moments(kills: int, draw: random.Random) -> list[str]:
         ["step", "save", "restore", "start", "prepare"], [8, 7, 3, 1.5, 0.5], k=max(0, kills - first - 2)
     )
     aims = [*["prepare"] * first, *["step"] * (kills - first > 1), *between, *["export"] * (kills > first)]
-    others = [place for place, aim in enumerate(aims) if aim in ("restore", "start")]
+    others = [number for number, aim in enumerate(aims) if aim in ("restore", "start")]
     missing = (kills + 1) // 2 - sum(aim in AFTER_PROGRESS for aim in aims)  # few kills are drawn from
-    for place in others[: max(0, missing)]:
-        aims[place] = draw.choice(AFTER_PROGRESS)
+    for number in others[: max(0, missing)]:
+        aims[number] = draw.choice(AFTER_PROGRESS)
     return aims
 
 

@@ -19,8 +19,7 @@ import bertjax
 ROOT = Path(__file__).parents[1]
 CODE = sorted(path for folder in ("bertjax", "configs", "scripts") for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted({*(ROOT / "tests").rglob("*.py")} - {Path(__file__)})
-OLD_NAMES = ROOT / "docs" / "appendix" / "renamed.md"
-PAGES = sorted({*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")} - {OLD_NAMES})
+PAGES = sorted({*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")})
 
 _UNIT = "token|line|example|step|epoch|parameter|file|text|batch|device|document|word|sequence|layer|second|process"
 REFUSED = {
