@@ -48,5 +48,4 @@ def get_config() -> ConfigDict:
         "Open the [MASK] for reading.",
         "The return value is a [MASK] of strings.",
     )
-    config.export.at_end = True
     return config

@@ -316,7 +316,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="a new folder for both runs, kept (default: a temporary one)")
     options, arguments = parser.parse_known_args()
     command = [sys.executable, "-m", "bertjax", "pretrain", *arguments]
-    command += ["--config.export.at_end=true", "--config.train.log_interval_steps=1"]
+    command += ["--config.train.log_interval_steps=1"]
     with tempfile.TemporaryDirectory() as temporary:
         try:
             return 0 if chaos(command, options.folder or Path(temporary), options.kills, options.seed) else 1

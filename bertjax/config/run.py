@@ -169,7 +169,7 @@ class CheckpointConfig(Settings, group="checkpoint", resume=True):
 class ExportConfig(Settings, group="export", resume=True):
     """The Hugging Face folder of a run."""
 
-    at_end: bool = setting(False, help="Write `export/`, a Hugging Face folder, into the workdir when the run ends.")
+    at_end: bool = setting(True, help="Write `export/`, a Hugging Face folder, into the workdir when the run ends.")
     average_last: int = setting(
         1,
         at_least=1,

@@ -40,7 +40,6 @@ def get_config():
     config.checkpoint.interval_steps = 2
     config.mesh.data = 1
     config.logging.tensorboard = False
-    config.export.at_end = True
     return config
 """
 

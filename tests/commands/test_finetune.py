@@ -40,7 +40,6 @@ def get_config():
     config.mesh.data = 1
     config.logging.tensorboard = False
     config.data.cache_dir = "{cache}"
-    config.export.at_end = True
     return config
 """
 

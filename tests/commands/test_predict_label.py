@@ -302,7 +302,6 @@ def get_config():
     config.schedule.warmup_steps = 1
     config.mesh.data = 1
     config.logging.tensorboard = False
-    config.export.at_end = True
     return config
 """
 

@@ -35,7 +35,7 @@ def pretrained(extras: Extras, runs: dict[str, Path]) -> Path:
     if "pretrained" not in runs:
         workdir = extras.folder / "pretrained"
         assert main(["pretrain", *extras.pretrain, "--workdir", str(workdir)]) == 0
-        longer = ["--config.train.num_steps=4", "--config.export.at_end=true"]
+        longer = ["--config.train.num_steps=4"]
         assert main(["pretrain", *extras.pretrain, *longer, "--workdir", str(workdir)]) == 0
         runs["pretrained"] = workdir
     return runs["pretrained"]

@@ -86,7 +86,6 @@ def common(family: str, sizes: bool = True) -> ConfigDict:
     cfg.optimizer.learning_rate, cfg.schedule.warmup_steps, cfg.schedule.name = 1e-3, 0, "constant"
     cfg.train.compute_dtype = "float32"
     cfg.checkpoint.keep = 2
-    cfg.export.at_end = True
     return cfg
 
 

@@ -37,4 +37,3 @@ def make_smoke(config: ConfigDict) -> None:
         config.schedule[key] = None
     config.eval.interval_steps = every(config, 10)
     config.eval.num_batches = 16
-    config.export.at_end = True

@@ -172,7 +172,6 @@ def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict
     warmup_steps = functools.partial(_share_of_run, share=warmup, at_least=at_least)
     config.schedule.warmup_steps = derived(config, "train.num_steps", warmup_steps)
     config.checkpoint.keep = 1
-    config.export.at_end = True
     return config
 
 

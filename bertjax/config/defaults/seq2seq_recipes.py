@@ -102,7 +102,7 @@ def make_seq2seq(config: ConfigDict, recipe: str) -> ConfigDict:
     """
     require_one_of("the recipe", recipe, tuple(RECIPES))
     config.objective.name, config.task.kind = "task", "seq2seq"
-    config.checkpoint.keep, config.export.at_end = 1, True
+    config.checkpoint.keep = 1
     values = dict(RECIPES[recipe])
     warmup_steps = functools.partial(_warmup_steps, warmup=values.pop("warmup"))
     config.schedule.warmup_steps = derived(config, "train.num_steps", warmup_steps)
