@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from bertjax.io.stderr import note
+
 
 class TimedRun(NamedTuple):
     """Consecutive steps, timed from the request for the first batch to the last result.
@@ -52,7 +54,8 @@ def interleave(runners: Sequence[Runner], repeats: int, steps: int) -> list[list
         steps: per timed run. One more step before each is not counted: its memory has left the caches meanwhile.
     """
     runs: list[list[TimedRun]] = [[] for _ in runners]
-    for _ in range(repeats):
+    for repeat in range(repeats):
+        note(f"repeat {repeat + 1} of {repeats}, {steps} {'step' if steps == 1 else 'steps'}")
         for timed, runner in zip(runs, runners, strict=True):
             runner.run(1)
             timed.append(runner.run(steps))

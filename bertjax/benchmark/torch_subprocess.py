@@ -19,6 +19,7 @@ import numpy as np
 from bertjax.benchmark.interleaved_timing import TimedRun
 from bertjax.benchmark.torch_baseline import BaselineConfig, RunMode, TorchBaseline, TrialResult, fastest_trial
 from bertjax.errors import UserError
+from bertjax.io.stderr import note
 
 Example = dict[str, np.ndarray]
 SECONDS_TO_END = 30.0
@@ -45,9 +46,11 @@ class TorchProcess:
         self.versions, self.device, self.attention = self._read()
         self.mode = RunMode(False, False)
 
-    def choose_mode(self, with_compile: bool) -> list[TrialResult]:
+    def choose_mode(self, with_bfloat16: bool, with_compile: bool) -> list[TrialResult]:
         """Tries the modes, switches to the fastest and returns all results; raises `UserError` if none runs."""
-        trials = [self._try(RunMode(False, False)), self._try(RunMode(True, False))]
+        trials = [self._try(RunMode(False, False))]
+        if with_bfloat16:
+            trials.append(self._try(RunMode(True, False)))
         if with_compile:
             trials.append(self._try(RunMode(fastest_trial(trials).mode.bfloat16, True)))
         best = fastest_trial(trials)
@@ -58,6 +61,7 @@ class TorchProcess:
         return trials
 
     def _try(self, mode: RunMode) -> TrialResult:
+        note(f"transformers: trying {mode}")
         seconds, error = self._call("trial", TorchBaseline.TRIAL_TOTAL, list(mode))
         return TrialResult(mode, seconds, error)
 

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 from ml_collections import ConfigDict
 
 from bertjax.benchmark.bertjax_runner import BertjaxRunner
 from bertjax.benchmark.interleaved_timing import TimedRun, interleave
+from bertjax.benchmark.memory import fit_batch
 from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_scopes, format_torch, torch_metrics
-from bertjax.benchmark.torch_baseline import BaselineConfig
+from bertjax.benchmark.torch_baseline import BaselineConfig, fastest_trial
 from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.commands.arguments import Config, Out, Overrides
 from bertjax.commands.signatures import command
@@ -34,8 +36,12 @@ from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
 from bertjax.io.atomic import write_json
 from bertjax.io.output import Results, require_output
+from bertjax.io.stderr import note
+from bertjax.models.mesh import target_platform
+from bertjax.runtime.platform import cpu_multiplies_bfloat16
 
-TRACED_STEPS = 3
+STEPS, TRACED_STEPS = 10, 3
+MAX_SECONDS = 150.0  # of all repeats
 
 
 @command
@@ -45,7 +51,7 @@ def benchmark(
     *,
     baseline: Literal["hf"] | None = None,
     repeats: int = 5,
-    steps: int = 10,
+    steps: int | None = None,
     warmup: int = 3,
     no_compile: bool = False,
     out: Out = None,
@@ -57,7 +63,7 @@ def benchmark(
     Args:
         baseline: hf: transformers and PyTorch, same weights and text, interleaved
         repeats: timed repeats per side
-        steps: steps per repeat
+        steps: steps per repeat (default: 10, fewer where all repeats would take minutes)
         warmup: steps before the first repeat
         no_compile: do not try torch.compile for the baseline
         out: JSON file for all metrics
@@ -71,7 +77,7 @@ def benchmark(
     Example:
         bertjax benchmark --config bert:mini --baseline hf
     """
-    require_at_least(1, repeats=repeats, steps=steps, warmup=warmup)
+    require_at_least(1, repeats=repeats, warmup=warmup, steps=steps)
     if out is not None:
         require_output(out)
     cfg = command_config(config, overrides)
@@ -79,21 +85,28 @@ def benchmark(
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     build.check_devices(cfg)
     model_class = None if baseline is None else baseline_class(cfg)
+    if baseline is not None and target_platform() == "cpu":
+        fit_batch(cfg, jax.device_count())
+    note("preparing the text")
     prepared = from_config.prepare(cfg)
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
     lines: list[str] = []
+    note("compiling the step")
     with contextlib.closing(BertjaxRunner(exp, prepared)) as runner:
-        runner.run(warmup)
+        seconds = runner.run(warmup).seconds_per_step
         if model_class is None:
+            steps = steps or _steps(repeats, seconds)
             metrics = _bertjax_metrics(runner, interleave([runner], repeats, steps)[0], lines)
         else:
             with (
                 tempfile.TemporaryDirectory(prefix="bertjax-baseline-") as folder,
                 contextlib.closing(_torch_process(exp, prepared, runner, Path(folder), model_class)) as process,
             ):
-                trials = process.choose_mode(not no_compile)
+                with_bfloat16 = process.device != "cpu" or cpu_multiplies_bfloat16()
+                trials = process.choose_mode(with_bfloat16, not no_compile)
+                steps = steps or _steps(repeats, seconds + fastest_trial(trials).seconds)
                 runs, torch_runs = interleave([runner, process], repeats, steps)
             metrics = _bertjax_metrics(runner, runs, lines)
             metrics["baseline"] = torch_metrics(process, trials, runs, torch_runs)
@@ -102,6 +115,11 @@ def benchmark(
         write_json(Path(out), metrics, indent=2)
         lines.append(f"all metrics: {out}")
     return Results(metrics, lines)
+
+
+def _steps(repeats: int, seconds: float) -> int:
+    """Returns the steps of a repeat, by the seconds of one step of all sides."""
+    return max(1, min(STEPS, int(MAX_SECONDS / (repeats * seconds)) - 1))  # one more is not counted
 
 
 def _bertjax_metrics(runner: BertjaxRunner, runs: Sequence[TimedRun], lines: list[str]) -> dict[str, Any]:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 
 _STDERR = 2
 _PRINT_AT_END = 'trap "" INT; text=$(cat); printf "%s\\n" "$text" >&2'
+
+
+def note(text: str) -> None:
+    """Says on standard error what a long command does, while it does it."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

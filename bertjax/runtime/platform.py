@@ -153,7 +153,7 @@ def platform_config(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     on_cpu = target_platform() == "cpu"
     compute, result = cfg.train.compute_dtype, cfg.train.result_dtype
     if compute == "auto":
-        is_short = result == "bfloat16" or not on_cpu or _cpu_multiplies_bfloat16()
+        is_short = result == "bfloat16" or not on_cpu or cpu_multiplies_bfloat16()
         compute = "bfloat16" if is_short else "float32"
     if result == "auto":
         result = "float32" if on_cpu else compute
@@ -162,7 +162,8 @@ def platform_config(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     return dataclasses.replace(model, compute_dtype=compute, result_dtype=result, unroll=unroll)
 
 
-def _cpu_multiplies_bfloat16() -> bool:
+def cpu_multiplies_bfloat16() -> bool:
+    """Returns whether the processor has instructions for products of bfloat16; false where that is unknown."""
     return not _cpu_flags().isdisjoint(("avx512_bf16", "amx_bf16"))
 
 

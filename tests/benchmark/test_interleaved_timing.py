@@ -47,7 +47,7 @@ def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.Monkey
     away.versions = "transformers 5, torch 2"
     monkeypatch.setattr(away, "_call", lambda name, steps, mode: peer.trial(RunMode(*mode))[1:])
     with pytest.raises(UserError, match="torch 2 cannot train this model here: RuntimeError: no kernel"):
-        away.choose_mode(with_compile=True)
+        away.choose_mode(with_bfloat16=True, with_compile=True)
 
 
 @pytest.mark.long

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
+from bertjax.benchmark import memory
+from bertjax.config.defaults import base_config
+from bertjax.runtime.platform import cpu_multiplies_bfloat16
+
 QUICK = ("--repeats", "2", "--steps", "3", "--warmup", "1")
 
 
@@ -37,14 +41,31 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, example_format: str, capsys: 
     arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "metrics.json")
     arguments += (f"--config.data.example_format={example_format}",)
     assert lab.run("benchmark", *arguments) == 0
-    result, printed = json.loads((tmp_path / "metrics.json").read_text()), capsys.readouterr().out
+    result, (printed, errors) = json.loads((tmp_path / "metrics.json").read_text()), capsys.readouterr()
     peer = result["baseline"]
-    assert set(peer["trials"]) == {"float32, eager", "bfloat16 autocast, eager"}
+    modes = {"float32, eager", *(["bfloat16 autocast, eager"] if cpu_multiplies_bfloat16() else [])}
+    assert set(peer["trials"]) == modes and all(f"transformers: trying {mode}" in errors for mode in modes)
+    assert "preparing the text" in errors and "repeat 2 of 2, 3 steps" in errors and "instead of" not in errors
     assert isinstance(peer["trials"]["float32, eager"], float) and peer["attention"] == "sdpa"
     assert peer["mode"] in peer["trials"] and 0.0 <= peer["padding"] < 0.9
     ratio = peer["ratio"]
     assert 0.0 < ratio["low"] <= ratio["median"] <= ratio["high"]
     assert "ratio" in printed and "<- used" in printed
+
+
+def test_a_batch_that_does_not_fit_is_halved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = base_config()
+    cfg.model.preset, cfg.train.batch_size, cfg.data.seq_len = "bert-tiny", 256, 512
+    needed = memory.step_bytes(memory.encoder_config(cfg), 256 * 512)
+    assert 256 * 512 * 30_522 * 12 < needed < 1.5 * 256 * 512 * 30_522 * 12  # the logits are most of it
+    for available, size in ((None, 256), (2 * needed, 256), (needed, 128), (needed // 3, 32), (1, 8)):
+        cfg.train.batch_size = 256
+        monkeypatch.setattr(memory, "available_bytes", lambda available=available: available)
+        memory.fit_batch(cfg, devices=8)
+        assert cfg.train.batch_size == size
+        assert (f"train.batch_size={size} instead of 256" in capsys.readouterr().err) == (size < 256)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""The batch that fits next to the baseline: one step of both sides in the memory that is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from bertjax.config.model import EncoderConfig, encoder_config
+from bertjax.io.stderr import note
+from bertjax.io.units import format_bytes
+
+_SHARE = 0.5  # of the available memory; the rest is for both states, libraries and the estimate's error
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def step_bytes(model: EncoderConfig, tokens: int) -> int:
+    """Estimates the float32 bytes that a step of `transformers` and one of bertjax keep at once.
+
+    `transformers` computes the logits of all tokens, and holds them, their normalized form and its gradient.
+    """
+    per_layer = 2 * (16 * model.hidden_size + 3 * model.intermediate_size)
+    return 4 * tokens * (3 * model.vocab_size + model.num_layers * per_layer)
+
+
+def available_bytes() -> int | None:
+    """Returns the memory that this process may still take on Linux; None elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return None
+    try:
+        limit, used = ((_CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+    except OSError:
+        return available
+    return available if limit == "max" else min(available, max(0, int(limit) - int(used)))
+
+
+def fit_batch(cfg: ConfigDict, devices: int) -> None:
+    """Halves `train.batch_size` until a step of both sides fits into the memory of a CPU, and says so.
+
+    Args:
+        cfg: the config; its batch is changed in place.
+        devices: a batch stays a multiple of so many sequences.
+    """
+    available, model, batch_size = available_bytes(), encoder_config(cfg), cfg.train.batch_size
+    if available is None:
+        return
+    while batch_size % (2 * devices) == 0 and step_bytes(model, batch_size * cfg.data.seq_len) > _SHARE * available:
+        batch_size //= 2
+    if batch_size < cfg.train.batch_size:
+        needed = step_bytes(model, cfg.train.batch_size * cfg.data.seq_len)
+        note(
+            f"train.batch_size={batch_size} instead of {cfg.train.batch_size} for both sides, which would need about "
+            f"{format_bytes(needed)} of the {format_bytes(available)} that are available"
+        )
+        cfg.train.batch_size = batch_size
