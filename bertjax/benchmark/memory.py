@@ -14,13 +14,13 @@ _SHARE = 0.5  # of the available memory; the rest is for both states, libraries 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def step_bytes(model: EncoderConfig, tokens: int) -> int:
+def step_bytes(model: EncoderConfig, vocab_size: int, tokens: int) -> int:
     """Estimates the float32 bytes that a step of `transformers` and one of bertjax keep at once.
 
     `transformers` computes the logits of all tokens, and holds them, their normalized form and its gradient.
     """
     per_layer = 2 * (16 * model.hidden_size + 3 * model.intermediate_size)
-    return 4 * tokens * (3 * model.vocab_size + model.num_layers * per_layer)
+    return 4 * tokens * (3 * vocab_size + model.num_layers * per_layer)
 
 
 def available_bytes() -> int | None:
@@ -37,20 +37,22 @@ def available_bytes() -> int | None:
     return available if limit == "max" else min(available, max(0, int(limit) - int(used)))
 
 
-def fit_batch(cfg: ConfigDict, devices: int) -> None:
+def fit_batch(cfg: ConfigDict, vocab_size: int, devices: int) -> None:
     """Halves `train.batch_size` until a step of both sides fits into the memory of a CPU, and says so.
 
     Args:
         cfg: the config; its batch is changed in place.
+        vocab_size: tokens of the prepared tokenizer.
         devices: a batch stays a multiple of so many sequences.
     """
-    available, model, batch_size = available_bytes(), encoder_config(cfg), cfg.train.batch_size
+    available, batch_size = available_bytes(), cfg.train.batch_size
     if available is None:
         return
-    while batch_size % (2 * devices) == 0 and step_bytes(model, batch_size * cfg.data.seq_len) > _SHARE * available:
+    per_sequence = step_bytes(encoder_config(cfg), vocab_size, cfg.data.seq_len)
+    while batch_size % (2 * devices) == 0 and batch_size * per_sequence > _SHARE * available:
         batch_size //= 2
     if batch_size < cfg.train.batch_size:
-        needed = step_bytes(model, cfg.train.batch_size * cfg.data.seq_len)
+        needed = cfg.train.batch_size * per_sequence
         note(
             f"train.batch_size={batch_size} instead of {cfg.train.batch_size} for both sides, which would need about "
             f"{format_bytes(needed)} of the {format_bytes(available)} that are available"

@@ -85,10 +85,10 @@ def benchmark(
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     build.check_devices(cfg)
     model_class = None if baseline is None else baseline_class(cfg)
-    if baseline is not None and target_platform() == "cpu":
-        fit_batch(cfg, jax.device_count())
     note("preparing the text")
     prepared = from_config.prepare(cfg)
+    if baseline is not None and target_platform() == "cpu":
+        fit_batch(cfg, prepared.tokenizer.size, jax.device_count())
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
