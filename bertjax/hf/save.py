@@ -318,6 +318,7 @@ def _read_tokenizer(folder: Path, with_transformers: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return tokenizer.backend_tokenizer
     except Exception as error:  # it raises errors of many kinds
         raise ExportError(f"{folder}: transformers cannot read the tokenizer: {one_line(error)}") from error

@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 import torch
 from torch.nn import functional
 
+from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 
@@ -135,3 +136,17 @@ def test_published_layout_in_both_directions(tmp_path: Path, name: str) -> None:
     assert values["architectures"] == [name] and values["auto_map"]["AutoModel"] == "chandar-lab/NeoBERT--model.NeoBERT"
     unread = {"decoder_init_range", "kwargs", "trust_remote_code", "auto_map"}
     assert {key: values[key] for key in VALUES.keys() - unread} == {key: VALUES[key] for key in VALUES.keys() - unread}
+
+
+def test_an_export_is_read_back_without_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its config.json names the authors' code, for which `transformers` asks on the terminal unless it is told."""
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "n")
+    save_file(tensors_of("NeoBERT"), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(VALUES | {"architectures": ["NeoBERT"]}))
+    model = load_pretrained(tmp_path)
+    tokenizer = train_tokenizer(["the dog sees the cat"], model="wordpiece", family="bert", vocab_size=V)
+    save_pretrained(
+        tmp_path / "back", model.params, model.config, heads=(), tokenizer=tokenizer, sample_texts=["the cat"]
+    )
+    assert not asked

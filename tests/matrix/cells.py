@@ -27,6 +27,7 @@ SIZES |= {
 SIZES |= {"max_position_embeddings": 160, "initializer_range": 0.3}
 SMALLER = {"embedding_size": 8, "head_size": 8, "position_buckets": 4, "max_relative_positions": 16}
 WITHOUT_BLANK = ("roberta", "gpt2", "modernbert")  # published tokenizers that put no blank before a text
+AUTHORS_CODE = ("neobert",)  # whose classes are on the Hub alone
 SMALLER |= {"local_attention": 6, "num_key_value_heads": 1, "num_groups": 1}
 
 

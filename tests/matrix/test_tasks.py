@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cells import OBJECTIVE_FAMILIES, TEXTS, common
+from cells import AUTHORS_CODE, OBJECTIVE_FAMILIES, TEXTS, common
 from ml_collections import ConfigDict
 
 import bertjax
@@ -24,7 +24,6 @@ transformers = pytest.importorskip("transformers")
 # Left out until it is mended: AutoTokenizer makes a Qwen2Tokenizer of any folder of a Qwen2, whatever class its
 # tokenizer_config.json names, and so reads an export with BERT's tokenizer, which these cells have, by other rules.
 LEFT_OUT = ("qwen2",)
-AUTHORS_CODE = ("neobert",)  # whose classes are on the Hub alone
 WORDS = [["The", "cat", "sees", "Garden", "roads", "."], ["Dogs", "like", "the", "river"]]
 
 
