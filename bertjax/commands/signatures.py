@@ -136,6 +136,8 @@ class Signature:
 
     def spell(self, setting: str, *value: object) -> str:
         """Spells a setting for messages of the command line; see `bertjax.errors.named`."""
+        if setting.startswith("config."):
+            return f"--config.{as_key(setting, *value)}"
         parameter = self.find(setting)
         return as_key(setting, *value) if parameter is None else parameter.spelled(*value)
 

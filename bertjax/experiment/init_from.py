@@ -26,7 +26,7 @@ from bertjax.config.fields import names_where, settings_of
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.growth import GROWING, grow, larger_sizes, needs_growth
 from bertjax.experiment.load import SourceModel, load_source_model, require_model, source_digests
@@ -174,7 +174,7 @@ def architecture_changes(name: str, source: EncoderConfig, config: EncoderConfig
         raise UserError(
             f"{name} is another model: {'; '.join(map(different.__getitem__, refused))}. Its weights would "
             "not fit or would mean something else: set these keys of model.* to what they are there"
-            + ", or grow a smaller model with --config.init_growth=tile"
+            + f", or grow a smaller model with {named('config.init_growth', 'tile')}"
             * grows
         )
     printed_elsewhere = ("vocab_size", "pad_token_id", "max_position_embeddings")
@@ -187,7 +187,8 @@ def _match_tokens(cfg: ConfigDict, folder: str, old: Tokenizer, new: Tokenizer) 
         where = tokenizer if tokenizer.is_dir() else folder
         raise UserError(
             f"init_from={folder} was trained with other tokens than data.tokenizer has: its embeddings would stand for "
-            f"other words; set --config.data.tokenizer={where}, or remap them with --config.init_embeddings=remap"
+            f"other words; set {named('config.data.tokenizer', where)}, or remap them with "
+            f"{named('config.init_embeddings', 'remap')}"
         )
     return match_tokens(old, new)
 

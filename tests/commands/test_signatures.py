@@ -43,6 +43,9 @@ def test_a_setting_has_one_name_and_three_spellings() -> None:
         )
         assert named("task.train") == named("inputs") == "--in" and named("train.num_steps") == "train.num_steps"
     assert read_signature("inspect-data").spell("task.max_length") == "task.max_length", "keys stay keys with --config"
+    for name in ("predict", "inspect-data"):
+        assert read_signature(name).spell("config.seed", 1) == "--config.seed=1"
+    assert named("config.seed", 1) == "seed=1"
 
 
 def test_errors_are_spelled_for_their_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
