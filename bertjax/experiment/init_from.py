@@ -6,7 +6,8 @@ interpolated, tiled or cut, heads that the objective lacks are dropped, and head
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from bertjax.checkpoint.surgery import (
     replace_leaves,
     resize_position_table,
 )
+from bertjax.config.defaults import base_config
 from bertjax.config.encoder_decoder import as_decoder
 from bertjax.config.fields import names_where, settings_of
 from bertjax.config.model import EncoderConfig, differences
+from bertjax.config.parse import load_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list, named
@@ -70,6 +73,28 @@ def copy_architecture(cfg: ConfigDict, source: str) -> None:
     for name in names_where(EncoderConfig, lambda each: each.key):
         cfg.model[name] = getattr(model, name)
     cfg.model.preset, cfg.data.vocab_size, cfg.init_from = "none", model.vocab_size, source
+
+
+def continue_config(
+    model: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    config: str | os.PathLike[str] | ConfigDict | None = None,
+) -> ConfigDict:
+    """Returns a config of pretraining that continues a public model: its architecture, weights and tokenizer.
+
+    Args:
+        model: A folder of `transformers`, or `hub:NAME[@REVISION]`.
+        overrides: Values by dotted key, such as `{"data.sources": "text:corpus/*.txt", "train.num_steps": 1000}`.
+        config: Config with the other values, such as the learning rate; `base_config()` by default.
+
+    Raises:
+        UserError: There is no such model, it is not supported, or a key or value is not allowed.
+    """
+    cfg = base_config() if config is None else load_config(config)
+    copy_architecture(cfg, os.fspath(model))
+    cfg.data.tokenizer = os.fspath(model)
+    return load_config(cfg, overrides)
 
 
 def load_initial_weights(

@@ -22,8 +22,9 @@ PAGES = [name for name in cli.COMMANDS if not cli._is_unconverted(name)]
 @pytest.mark.parametrize("name", PAGES)
 def test_what_is_read_is_what_python_sees(name: str) -> None:
     read = read_signature(name)
-    function = getattr(importlib.import_module(f"bertjax.commands.{read.module}"), read.module)
-    parameters = dict(inspect.signature(function).parameters)
+    page = importlib.import_module(f"bertjax.commands.{read.module}")
+    assert read.takes_overrides == ("overrides" in inspect.signature(getattr(page, read.module)).parameters)
+    parameters = dict(inspect.signature(getattr(page, "main", getattr(page, read.module))).parameters)
     parameters.pop("overrides", None)
     assert list(read.parameters) == list(parameters)
     for each in read.parameters.values():
