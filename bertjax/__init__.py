@@ -7,33 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertjax import data as data
-    from bertjax.api.config import continue_config as continue_config
-    from bertjax.api.config import load_config as load_config
     from bertjax.api.models import generate as generate
-    from bertjax.api.models import load_pretrained as load_pretrained
-    from bertjax.api.models import make_objective as make_objective
     from bertjax.api.models import score_choices as score_choices
-    from bertjax.api.runs import Run as Run
     from bertjax.api.runs import export as export
-    from bertjax.api.runs import finetune as finetune
-    from bertjax.api.runs import open_run as open_run
-    from bertjax.api.runs import pretrain as pretrain
-    from bertjax.api.runs import sweep as sweep
-    from bertjax.api.towers import from_encoders as from_encoders
     from bertjax.commands.compare import compare as compare
     from bertjax.commands.compile import compile as compile
+    from bertjax.commands.decay import decay as decay
     from bertjax.commands.embed import embed as embed
     from bertjax.commands.env import env as env
     from bertjax.commands.eval_minimal_pairs import eval_minimal_pairs as eval_minimal_pairs
     from bertjax.commands.eval_sts import eval_sts as eval_sts
     from bertjax.commands.evaluate import evaluate as evaluate
     from bertjax.commands.fill_mask import fill_mask as fill_mask
+    from bertjax.commands.finetune import finetune as finetune
+    from bertjax.commands.finetune import sweep as sweep
     from bertjax.commands.inspect_data import inspect_data as inspect_data
     from bertjax.commands.lr_find import lr_find as lr_find
     from bertjax.commands.predict import predict as predict
     from bertjax.commands.prepare import prepare as prepare
+    from bertjax.commands.pretrain import pretrain as pretrain
     from bertjax.config.model import EncoderConfig as EncoderConfig
+    from bertjax.config.parse import load_config as load_config
     from bertjax.errors import UserError as UserError
+    from bertjax.experiment.init_from import continue_config as continue_config
+    from bertjax.experiment.objective import make_objective as make_objective
+    from bertjax.experiment.open_model import from_encoders as from_encoders
+    from bertjax.experiment.open_model import load_pretrained as load_pretrained
+    from bertjax.experiment.run import Run as Run
+    from bertjax.experiment.run import open_run as open_run
     from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder as PretrainedEncoderDecoder
     from bertjax.hf.pretrained import PretrainedModel as PretrainedModel
     from bertjax.models.encoder import Encoder as Encoder
@@ -42,24 +43,30 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "bertjax.api.config": ("continue_config", "load_config"),
-    "bertjax.api.models": ("generate", "load_pretrained", "make_objective", "score_choices"),
-    "bertjax.api.runs": ("Run", "export", "finetune", "open_run", "pretrain", "sweep"),
-    "bertjax.api.towers": ("from_encoders",),
+    "bertjax.api.models": ("generate", "score_choices"),
+    "bertjax.api.runs": ("export",),
     "bertjax.commands.compare": ("compare",),
     "bertjax.commands.compile": ("compile",),
+    "bertjax.commands.decay": ("decay",),
     "bertjax.commands.embed": ("embed",),
     "bertjax.commands.env": ("env",),
     "bertjax.commands.eval_minimal_pairs": ("eval_minimal_pairs",),
     "bertjax.commands.eval_sts": ("eval_sts",),
     "bertjax.commands.evaluate": ("evaluate",),
     "bertjax.commands.fill_mask": ("fill_mask",),
+    "bertjax.commands.finetune": ("finetune", "sweep"),
     "bertjax.commands.inspect_data": ("inspect_data",),
     "bertjax.commands.lr_find": ("lr_find",),
     "bertjax.commands.predict": ("predict",),
     "bertjax.commands.prepare": ("prepare",),
+    "bertjax.commands.pretrain": ("pretrain",),
     "bertjax.config.model": ("EncoderConfig",),
+    "bertjax.config.parse": ("load_config",),
     "bertjax.errors": ("UserError",),
+    "bertjax.experiment.init_from": ("continue_config",),
+    "bertjax.experiment.objective": ("make_objective",),
+    "bertjax.experiment.open_model": ("from_encoders", "load_pretrained"),
+    "bertjax.experiment.run": ("Run", "open_run"),
     "bertjax.hf.encoder_decoder.pretrained": ("PretrainedEncoderDecoder",),
     "bertjax.hf.pretrained": ("PretrainedModel",),
     "bertjax.models.encoder": ("Encoder",),

@@ -204,7 +204,7 @@ def check_bertjax(words: list[str]) -> None:
         check(cfg)
         if options.command == "pretrain":
             resolve(cfg)
-    elif getattr(module, "TAKES_OVERRIDES", False):
+    elif options.signature and options.signature.takes_overrides:
         apply_overrides(base_config(), rest)
     else:
         assert [word for word in rest if word.startswith("--")] == [], f"unknown argument in {shlex.join(words)}"

@@ -59,7 +59,7 @@ ARROWS: dict[str, set[str]] = {
 ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "finetuning"}
 ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
 ARROWS["__main__"] = {"cli", "runtime"}
-ARROWS["bertjax"] = {"api", "commands", "config", "data", "errors", "hf", "models", "objectives"}
+ARROWS["bertjax"] = {"api", "commands", "config", "data", "errors", "experiment", "hf", "models", "objectives"}
 
 PRIVATE = {
     "process_group.py": "jax has no public name for the client of the coordination service (key-value store, barriers)"
@@ -82,8 +82,9 @@ LIGHT += [
     "bertjax.config.parse",
     "bertjax.data.from_config",
     "bertjax.experiment.workdir",
-    "bertjax.api.config",
-    "bertjax.report.runs",
+    "bertjax.commands.pretrain",
+    "bertjax.commands.finetune",
+    "bertjax.commands.decay",
 ]
 HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencepiece"]
 HEAVY += ["safetensors", "tensorboard", "torch", "transformers", "scipy"]

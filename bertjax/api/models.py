@@ -1,52 +1,18 @@
-"""Models: loading, generated texts, scores of choices, and objectives for a training loop of one's own."""
+"""Models: generated texts, and scores of choices."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
-
-from ml_collections import ConfigDict
+from typing import Any
 
 from bertjax.api.errors import python_errors
-from bertjax.api.runs import Run
-from bertjax.config.parse import checked_config
-from bertjax.experiment import build
 from bertjax.experiment.load import batch_tokens as tokens_per_batch
-from bertjax.experiment.load import load_generative, require_batch_tokens, require_model
-from bertjax.experiment.open_model import open_generative
+from bertjax.experiment.load import require_batch_tokens
+from bertjax.experiment.open_model import ModelSource, open_generative
 from bertjax.experiment.score_choices import ChoiceResult, ChoiceTask, score_examples
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
-from bertjax.hf.pretrained import PretrainedModel
-from bertjax.hf.pretrained import load_pretrained as load_folder
 from bertjax.inference.generate import Generator
 from bertjax.inference.text_files import as_list, as_texts
-from bertjax.objectives.base import Objective
-from bertjax.types import Vocabulary
-
-ModelSource: TypeAlias = str | os.PathLike[str] | Run | PretrainedModel
-
-
-@python_errors()
-def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel | PretrainedEncoderDecoder:
-    """Loads a model in float32: a Hugging Face folder, an export, a run, or a name on the Hub (`hub:NAME[@REVISION]`).
-
-    The model is called like that of `transformers` and saved by `save_pretrained`; `model.params` are its parameters
-    and `model.encoder` is its `bertjax.Encoder`. The heads are those that the class in `architectures` requires, and
-    any other that the files hold. A folder or run of an encoder-decoder gives both towers.
-
-    Raises:
-        UserError: A file is missing, unreadable or unsafe, or the model is not supported; names the first reason.
-    """
-    path = require_model(folder)
-    if not (path / "checkpoints").is_dir():
-        return load_folder(path)
-    loaded = load_generative(path, head=None)
-    if isinstance(loaded.model, PretrainedEncoderDecoder):
-        return loaded.model
-    files = loaded.tokenizer.huggingface_files(loaded.model.config.max_position_embeddings)
-    return dataclasses.replace(loaded.model, tokenizer_files=files)
 
 
 @python_errors()
@@ -112,23 +78,3 @@ def score_choices(
     require_batch_tokens(batch_tokens)
     task = ChoiceTask(template, dict(choices), norm=norm)
     return score_examples(open_generative(model), task, as_list("inputs", inputs), labels, list(examples), batch_tokens)
-
-
-@python_errors()
-def make_objective(
-    config: str | os.PathLike[str] | ConfigDict, vocabulary: Vocabulary, overrides: Mapping[str, Any] | None = None
-) -> Objective:
-    """Builds the pretraining objective of a config, with its networks, for a training loop of one's own.
-
-    Args:
-        config: Name, path or value of a config.
-        vocabulary: That of the tokenizer: `batches(config).vocabulary`.
-        overrides: Values by dotted key.
-
-    Returns:
-        The objective: `init(key)` draws the parameters, `mean_loss(params, batch, key, cursor)` is the loss.
-
-    Raises:
-        UserError: The config is not valid, or the objective needs a teacher.
-    """
-    return build.make_objective(checked_config(config, overrides), vocabulary)

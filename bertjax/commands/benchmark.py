@@ -142,7 +142,8 @@ def baseline_class(cfg: ConfigDict) -> str:
         if objective.example_format == "sop_pairs" or objective.span_boundary_weight or objective.masked_next_token:
             raise UserError(
                 f"{named('baseline', 'hf')}: transformers has no training with this second objective; set "
-                "--config.objective.mlm.pair_weight=0 and --config.objective.mlm.span_boundary_weight=0"
+                f"{named('config.objective.mlm.pair_weight', 0)} and "
+                f"{named('config.objective.mlm.span_boundary_weight', 0)}"
             )
         heads: tuple[str, ...] = ("mlm", "pooler", "pair") if objective.sentence_objective else ("mlm",)
     elif isinstance(objective, ClmConfig):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from bertjax.commands.arguments import Config, Flag, Overrides
 from bertjax.commands.signatures import command
-from bertjax.config.parse import checked_config
+from bertjax.config.parse import load_config
 from bertjax.config.reference import describe_keys
 from bertjax.io.output import Summary
 
@@ -29,4 +29,4 @@ def config(
     Example:
         bertjax config --config bert:base optimizer train.num_steps
     """
-    return Summary("\n".join(describe_keys(checked_config(config, overrides), list(keys))))
+    return Summary("\n".join(describe_keys(load_config(config, overrides), list(keys))))

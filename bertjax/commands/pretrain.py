@@ -1,35 +1,94 @@
-"""Train a model on raw text; the same command resumes a run."""
+"""Pretraining: what is wrong with the config or the work directory is an error before jax is imported."""
 
 from __future__ import annotations
 
-import argparse
+import os
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bertjax.errors import UserError
-from bertjax.report.runs import pretrain
+from ml_collections import ConfigDict
 
-REQUIRES_CONFIG = True
-SUPPORTS_DRY_RUN = True
-EXAMPLE = "bertjax pretrain --config bert:base --workdir runs/base --config.data.sources='text:corpus/*.txt.gz'"
+from bertjax.commands.arguments import Config, NewWorkdir, Overrides
+from bertjax.commands.signatures import command
+from bertjax.config.distributed import DistributedConfig
+from bertjax.config.fields import read_group
+from bertjax.config.parse import load_config
+from bertjax.errors import UserError, named
+from bertjax.experiment.hub_names import recall_commits
+from bertjax.experiment.workdir import changed_keys, check_start
+from bertjax.io.staging import display_path, local_copy
+from bertjax.report.render import FILE as REPORT
+from bertjax.runtime.process_group import join_processes
+
+if TYPE_CHECKING:
+    from bertjax.experiment.run import Run
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags of the command."""
-    parser.add_argument("--workdir", type=Path, help="directory for checkpoints, metrics and the export")
+@command
+def pretrain(config: Config, workdir: NewWorkdir, overrides: Overrides = None) -> Run:
+    """Train a model on raw text; the same command resumes a run.
 
+    Args:
+        workdir: directory for checkpoints, metrics and the export
 
-def run(options: argparse.Namespace) -> None:
-    """Trains, or estimates the cost of the run with `--config.dry_run=true`.
+    Returns:
+        The run.
 
     Raises:
-        UserError: there is no work directory.
+        UserError: config or data are unsuitable, or `workdir` holds another run.
+        KeyboardInterrupt: after Ctrl-C, when the state is saved; the same call resumes.
+
+    Example:
+        bertjax pretrain --config bert:base --workdir runs/base --config.data.sources='text:corpus/*.txt.gz'
     """
-    cfg, workdir = options.config, options.workdir
+    cfg, folder = training_config(config, overrides), local_copy(workdir)
+    train(cfg, folder)
+    from bertjax.experiment.run import open_run
+
+    return open_run(folder)
+
+
+def main(config: Config, workdir: NewWorkdir | None = None) -> None:
+    """Trains, or estimates what that costs with `dry_run=true`."""
+    cfg = load_config(config)
     if cfg.dry_run:
         from bertjax.experiment.dry_run import dry_run
 
         dry_run(cfg)
-        return
-    if workdir is None:
-        raise UserError("--workdir is missing: the directory for checkpoints, metrics and the export")
-    pretrain(cfg, workdir)
+    elif workdir is None:
+        raise UserError(f"{named('workdir')} is missing: the directory for checkpoints, metrics and the export")
+    else:
+        train(cfg, local_copy(workdir))
+
+
+def train(cfg: ConfigDict, workdir: Path) -> None:
+    """Trains and exports a model and writes its report."""
+    recall_commits(cfg, workdir)
+    changed_keys(workdir, cfg)  # refuses the directory of another run before any text is read
+    check_start(cfg, workdir)
+    from bertjax.experiment.pretrain import pretrain
+    from bertjax.report.training_callbacks import ReportWriter
+
+    with join_processes(read_group(cfg, DistributedConfig)) as processes:
+        pretrain(cfg, workdir, processes, ReportWriter())
+        if processes.index == 0:
+            print_next_steps(cfg, workdir)
+
+
+def training_config(config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str, Any] | None) -> ConfigDict:
+    """Returns the checked config of a call that trains."""
+    cfg = load_config(config, overrides)
+    if cfg.dry_run:
+        raise UserError("dry_run=true trains nothing: estimate the cost with `bertjax pretrain --config.dry_run=true`")
+    return cfg
+
+
+def print_next_steps(cfg: ConfigDict, workdir: Path) -> None:
+    """Prints where the report of a finished run is, and how to export a run that was not."""
+    if not cfg.export.at_end:
+        print(f"no export (export.at_end=false); write a folder for transformers with\n    bertjax export --workdir "
+              f"{shlex.quote(display_path(workdir))} --out FOLDER")  # fmt: skip
+    if cfg.report.enabled and (workdir / REPORT).exists():
+        print(f"report: {display_path(workdir / REPORT)}")

@@ -39,7 +39,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with spelling(functools.partial(_spell_argument, function.__name__)):
+        with spelling(functools.partial(_spell_argument, function.__module__.rpartition(".")[2])):
             try:
                 return function(*args, **kwargs)
             except StoppedBySignal as stopped:
@@ -98,6 +98,7 @@ class Parameter:
             metavar = declared.metavar or ("N" if convert in (int, float) else self.name.rpartition("_")[2].upper())
             nargs = declared.nargs or ("+" if is_list and declared == Flag() else None)
             options |= {"type": convert, "metavar": metavar, "nargs": nargs}
+            options |= {"action": "append"} if declared.repeated else {}
         if is_flag and self.default is not None and self.default is not False and "default" not in self.help:
             options["help"] += f" (default {self.default})"
         if is_flag:
@@ -107,7 +108,10 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """Function of a page, as the command line sees it; `shown` are arguments of its `show`, which prints the result."""
+    """Function of a page, as the command line sees it; `shown` are arguments of its `show`, which prints the result.
+
+    The flags are those of `main`, which the command line calls in its stead, if the page has one.
+    """
 
     name: str
     summary: str
@@ -115,6 +119,7 @@ class Signature:
     example: str
     parameters: dict[str, Parameter]
     shown: dict[str, Parameter]
+    takes_overrides: bool
 
     @property
     def module(self) -> str:
@@ -123,7 +128,7 @@ class Signature:
 
     @property
     def takes_config(self) -> bool:
-        """True if overrides (--config.KEY=VALUE) belong to it."""
+        """True if it has --config, to which overrides (--config.KEY=VALUE) belong."""
         return "config" in self.parameters
 
     def find(self, setting: str) -> Parameter | None:
@@ -136,6 +141,8 @@ class Signature:
 
     def spell(self, setting: str, *value: object) -> str:
         """Spells a setting for messages of the command line; see `bertjax.errors.named`."""
+        if setting.startswith("config."):
+            return f"--config.{as_key(setting, *value)}"
         parameter = self.find(setting)
         return as_key(setting, *value) if parameter is None else parameter.spelled(*value)
 
@@ -154,14 +161,22 @@ def read_signature(name: str) -> Signature:
     text = ast.get_docstring(functions[module]) or ""
     description = re.split(r"\n\n(?=Args:|Returns:|Raises:|Example:)", text)[0]
     example = textwrap.dedent(text.partition("\nExample:\n")[2].partition("\n\n")[0]).strip()
-    shown = _parameters(functions["show"], first=1) if "show" in functions else {}
+    entries = _entries(functions[module])
+    parameters = _parameters(functions.get("main", functions[module]), entries)
+    shown = _parameters(functions["show"], {}, first=1) if "show" in functions else {}
     summary = description.partition("\n")[0].removesuffix(".")
-    return Signature(name, summary, description, example, _parameters(functions[module]), shown)
+    takes_overrides = any(argument.arg == "overrides" for argument in functions[module].args.args)
+    return Signature(name, summary, description, example, parameters, shown, takes_overrides)
 
 
-def _parameters(function: ast.FunctionDef, first: int = 0) -> dict[str, Parameter]:
-    args, text = function.args, ast.get_docstring(function) or ""
-    entries = dict(_ENTRY.findall(text.partition("\nArgs:\n")[2].partition("\n\n")[0]))
+def _entries(function: ast.FunctionDef) -> dict[str, str]:
+    """Returns what the docstring says of every argument."""
+    text = ast.get_docstring(function) or ""
+    return dict(_ENTRY.findall(text.partition("\nArgs:\n")[2].partition("\n\n")[0]))
+
+
+def _parameters(function: ast.FunctionDef, entries: dict[str, str], first: int = 0) -> dict[str, Parameter]:
+    args, entries = function.args, entries | _entries(function)
     declared = [*args.args, *args.kwonlyargs]
     defaults = [*[None] * (len(args.args) - len(args.defaults)), *args.defaults, *args.kw_defaults]
     result = {}
@@ -171,10 +186,8 @@ def _parameters(function: ast.FunctionDef, first: int = 0) -> dict[str, Paramete
         if annotation == arguments.Overrides:  # they come with --config
             continue
         kind, flag = annotation, Flag()
-        if typing.get_origin(annotation) is typing.Annotated:
-            kind, flag = typing.get_args(annotation)[:2]
-        if typing.get_origin(kind) in (Union, types.UnionType):
-            kind = typing.get_args(kind)[0]
+        while (origin := typing.get_origin(kind)) in (typing.Annotated, Union, types.UnionType):
+            kind, flag = typing.get_args(kind)[:2] if origin is typing.Annotated else (typing.get_args(kind)[0], flag)
         result[argument.arg] = Parameter(
             name=argument.arg,
             kind=kind,

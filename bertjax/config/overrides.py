@@ -75,7 +75,7 @@ def apply_overrides(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
     Raises:
         UserError: A key is not declared, or a value is not allowed.
     """
-    return set_values(config, [_split_argument(argument) for argument in arguments])
+    return set_values(config, [split_override(argument) for argument in arguments])
 
 
 def set_values(config: ConfigDict, values: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> ConfigDict:
@@ -279,7 +279,8 @@ def _assign(config: ConfigDict, key: str, value: Any) -> None:
             config[leaf] = value
 
 
-def _split_argument(argument: str) -> tuple[str, str]:
+def split_override(argument: str) -> tuple[str, str]:
+    """Returns key and text of `--config.KEY=VALUE`; raises `UserError` for another word."""
     if not argument.startswith(_PREFIX):
         if argument.lstrip("-").startswith("config."):
             raise UserError(f"{argument}: overrides start with two dashes, --{argument.lstrip('-')}")

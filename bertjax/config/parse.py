@@ -19,7 +19,8 @@ from bertjax.config.model import EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class, objective_config
 from bertjax.config.objectives.base import STREAM_FORMATS, ObjectiveConfig
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
-from bertjax.config.overrides import check_keys, load_config, set_values
+from bertjax.config.overrides import check_keys, set_values
+from bertjax.config.overrides import load_config as read_config_file
 from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_files import check_source
 from bertjax.config.source_mixture import SourceMixtureConfig
@@ -29,19 +30,17 @@ from bertjax.errors import UserError
 from bertjax.storage import copy_folder, is_url, local_path
 
 
-def checked_config(
-    config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str, Any] | None = None
-) -> ConfigDict:
-    """Returns a config with other values, checked; a ConfigDict is copied.
+def load_config(config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
+    """Returns a config, checked, to look at, change and pass on.
 
     Args:
-        config: What `--config` takes, such as `bert:base` or `configs/bert.py:base`; or a ConfigDict.
-        overrides: Values by dotted key, as `set_values` takes them.
+        config: What `--config` takes, such as `bert:base` or `my/config.py:ARGUMENT`; or a ConfigDict, which is copied.
+        overrides: Values by dotted key, such as `{"train.num_steps": 100, "data.sources": "text:corpus/*.txt"}`.
 
     Raises:
         UserError: The file cannot be read, or a key or value is not allowed.
     """
-    cfg = copy.deepcopy(config) if isinstance(config, ConfigDict) else load_config(os.fspath(config))
+    cfg = copy.deepcopy(config) if isinstance(config, ConfigDict) else read_config_file(os.fspath(config))
     check(set_values(cfg, overrides or {}))
     return cfg
 
@@ -50,7 +49,7 @@ def command_config(
     config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str, Any] | None = None
 ) -> ConfigDict:
     """Returns the checked config of a command that cannot estimate (`dry_run=true`) what it would cost."""
-    cfg = checked_config(config, overrides)
+    cfg = load_config(config, overrides)
     if cfg.dry_run:
         raise UserError("dry_run=true estimates what pretrain and finetune cost; this command has no such estimate")
     return cfg

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 
 from bertjax.data.readers import CONTROLS
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 
 _SKIPPED_FOLDERS = frozenset(
     "site-packages dist-packages __pycache__ test tests idlelib idle_test lib2to3 encodings turtledemo ensurepip "
@@ -77,7 +77,7 @@ def iter_python_docs() -> Iterator[str]:
         if not documents:
             raise UserError(
                 "builtin:python-docs is empty: this Python carries neither pydoc topics nor library sources; "
-                "give your own text, for example --config.data.sources=text:FILE"
+                f"give your own text, for example {named('config.data.sources', 'text:FILE')}"
             )
         _cache.append(documents)
     else:

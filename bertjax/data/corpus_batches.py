@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.parse import checked_config
+from bertjax.config.parse import load_config
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.data.pipeline import ALL_SEQUENCES, SequenceIndex
@@ -82,5 +82,5 @@ def batches(config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str,
     Raises:
         UserError: The config is not valid, or its text cannot be read.
     """
-    checked = checked_config(config, overrides)
+    checked = load_config(config, overrides)
     return CorpusBatches(checked, from_config.prepare(checked))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.data import TOKENIZER_MODELS
-from bertjax.config.overrides import apply_overrides, copy_config, differences, set_values
+from bertjax.config.overrides import copy_config, differences, set_values
 from bertjax.config.phases import phase_before, write_past
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, named, require_at_least
 from bertjax.experiment.workdir import changed_keys, checkpoint_steps, has_checkpoints, metrics_at, read_config
+from bertjax.io.output import Results
 from bertjax.io.staging import local_copy, stored_folder
 
 FIXED = ("resume_from", "train.num_steps", "train.phases", "schedule.name", "schedule.decay_steps")
@@ -20,31 +22,19 @@ FIXED = ("resume_from", "train.num_steps", "train.phases", "schedule.name", "sch
 
 
 def decay_runs(
-    run: str, steps: Sequence[int], length: int, workdir: Path, overrides: Sequence[str] = ()
+    run: str, at: Sequence[int], steps: int, workdir: Path, overrides: Mapping[str, Any]
 ) -> dict[int, tuple[Path, ConfigDict]]:
-    """Returns work directory and config of a decay from every step, all checked.
-
-    Args:
-        run: Work directory of the run whose checkpoints they start from.
-        steps: Steps of these checkpoints.
-        length: Steps of a decay.
-        workdir: Directory of the decays, which may hold unfinished ones.
-        overrides: `--config.KEY=VALUE` arguments for all of them.
-
-    Raises:
-        UserError: A checkpoint is missing, or a config or a directory is unsuitable.
-    """
-    if length < 1:
-        raise UserError(f"--steps must be at least 1, not {length}")
+    """Returns work directory and config of a decay from every step, all checked."""
+    require_at_least(1, steps=steps)
     if stored_folder(workdir) is not None:
         raise UserError("the decays need a directory on a disk: they are compared; copy it afterwards")
-    for argument in overrides:
-        if (key := argument.removeprefix("--config.").partition("=")[0]) in FIXED:
-            raise UserError(f"{argument}: {key} follows from --run, --at and --steps; remove it")
-    folders = {step: workdir / f"step-{step}" for step in sorted(steps)}
+    for key in overrides:
+        if key in FIXED:
+            raise UserError(f"{key} follows from {named('run')}, {named('at')} and {named('steps')}; remove it")
+    folders = {step: workdir / f"step-{step}" for step in sorted(at)}
     _require_checkpoints(run, [step for step, folder in folders.items() if not has_checkpoints(folder)])
     parent = read_config(local_copy(run))
-    runs = {step: (folder, _decay(run, parent, step, length, overrides)) for step, folder in folders.items()}
+    runs = {step: (folder, _decay(run, parent, step, steps, overrides)) for step, folder in folders.items()}
     for folder, cfg in runs.values():
         parse.check(cfg)
         changed_keys(folder, cfg)
@@ -54,10 +44,12 @@ def decay_runs(
 def _require_checkpoints(run: str, steps: Sequence[int]) -> None:
     there = checkpoint_steps(local_copy(run))
     if missing := [step for step in steps if step not in there]:
-        raise UserError(f"--at: {run} has no checkpoint of step {comma_list(missing)}; it has {comma_list(there)}")
+        raise UserError(
+            f"{named('at')}: {run} has no checkpoint of step {comma_list(missing)}; it has {comma_list(there)}"
+        )
 
 
-def _decay(run: str, parent: ConfigDict, step: int, length: int, overrides: Sequence[str]) -> ConfigDict:
+def _decay(run: str, parent: ConfigDict, step: int, length: int, overrides: Mapping[str, Any]) -> ConfigDict:
     """Returns the config of the phase that a checkpoint was trained in, with a decay; its past is that of the run."""
     cfg = copy_config(phase_before(parent, step).cfg)
     values = {
@@ -71,7 +63,7 @@ def _decay(run: str, parent: ConfigDict, step: int, length: int, overrides: Sequ
     }
     if parent.data.tokenizer in TOKENIZER_MODELS:
         values["data.tokenizer"] = str(local_copy(run) / "tokenizer")
-    apply_overrides(set_values(cfg, values), overrides)
+    set_values(set_values(cfg, values), overrides)
     cfg.train.phases = write_past(parent, step, cfg)
     return cfg
 
@@ -82,17 +74,21 @@ def _evaluates_as(one: ConfigDict, other: ConfigDict) -> bool:
     return changed <= {"data.sources", "data.tokenizer"}
 
 
-def summarize_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> list[str]:
-    """Returns a table of held-out losses before and after every decay.
+def compare_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> Results:
+    """Returns the held-out losses before and after every decay, and a table of them.
 
     Those before are of the run, where it was evaluated at that step on the same text with the same masks.
     """
     parent = read_config(local_copy(run))
-    rows = [("from step", "to step", "loss before", "loss after", "work directory")]
+    rows: list[tuple[str, ...]] = [("from step", "to step", "loss before", "loss after", "work directory")]
+    losses = {}
     for step, (workdir, cfg) in runs.items():
         before, after = metrics_at(local_copy(run), step), metrics_at(workdir, cfg.train.num_steps)
         is_same = before.keys() == after.keys() and _evaluates_as(phase_before(parent, step).cfg, cfg)
-        first, last = (f"{each['eval/loss']:.4f}" if each else "-" for each in (before if is_same else {}, after))
-        rows.append((f"{step:,}", f"{cfg.train.num_steps:,}", first, last, str(workdir)))
+        values = [each.get("eval/loss") for each in (before if is_same else {}, after)]
+        losses[workdir.name] = dict(zip(("before", "after"), values, strict=True))
+        shown = ("-" if each is None else f"{each:.4f}" for each in values)
+        rows.append((f"{step:,}", f"{cfg.train.num_steps:,}", *shown, str(workdir)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return Results(losses, lines)

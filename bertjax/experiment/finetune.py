@@ -15,6 +15,7 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.data.tokenizer_io import save_tokenizer
+from bertjax.errors import named
 from bertjax.experiment import build
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
@@ -153,7 +154,8 @@ def _restore_or_init(
     if restored is None:
         return initial_state(exp, task, processes), None
     require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
-    require_same_data(restored.meta, feed.digests, "restore the data it was trained on, or give another --workdir")
+    advice = f"restore the data it was trained on, or give another {named('workdir')}"
+    require_same_data(restored.meta, feed.digests, advice)
     print(f"resuming at step {restored.step}")
     return restored.state, restored.meta
 

@@ -6,7 +6,8 @@ interpolated, tiled or cut, heads that the objective lacks are dropped, and head
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from bertjax.checkpoint.surgery import (
     replace_leaves,
     resize_position_table,
 )
+from bertjax.config.defaults import base_config
 from bertjax.config.encoder_decoder import as_decoder
 from bertjax.config.fields import names_where, settings_of
 from bertjax.config.model import EncoderConfig, differences
+from bertjax.config.parse import load_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.growth import GROWING, grow, larger_sizes, needs_growth
 from bertjax.experiment.load import SourceModel, load_source_model, require_model, source_digests
@@ -70,6 +73,28 @@ def copy_architecture(cfg: ConfigDict, source: str) -> None:
     for name in names_where(EncoderConfig, lambda each: each.key):
         cfg.model[name] = getattr(model, name)
     cfg.model.preset, cfg.data.vocab_size, cfg.init_from = "none", model.vocab_size, source
+
+
+def continue_config(
+    model: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    config: str | os.PathLike[str] | ConfigDict | None = None,
+) -> ConfigDict:
+    """Returns a config of pretraining that continues a public model: its architecture, weights and tokenizer.
+
+    Args:
+        model: A folder of `transformers`, or `hub:NAME[@REVISION]`.
+        overrides: Values by dotted key, such as `{"data.sources": "text:corpus/*.txt", "train.num_steps": 1000}`.
+        config: Config with the other values, such as the learning rate; `base_config()` by default.
+
+    Raises:
+        UserError: There is no such model, it is not supported, or a key or value is not allowed.
+    """
+    cfg = base_config() if config is None else load_config(config)
+    copy_architecture(cfg, os.fspath(model))
+    cfg.data.tokenizer = os.fspath(model)
+    return load_config(cfg, overrides)
 
 
 def load_initial_weights(
@@ -174,7 +199,7 @@ def architecture_changes(name: str, source: EncoderConfig, config: EncoderConfig
         raise UserError(
             f"{name} is another model: {'; '.join(map(different.__getitem__, refused))}. Its weights would "
             "not fit or would mean something else: set these keys of model.* to what they are there"
-            + ", or grow a smaller model with --config.init_growth=tile"
+            + f", or grow a smaller model with {named('config.init_growth', 'tile')}"
             * grows
         )
     printed_elsewhere = ("vocab_size", "pad_token_id", "max_position_embeddings")
@@ -187,7 +212,8 @@ def _match_tokens(cfg: ConfigDict, folder: str, old: Tokenizer, new: Tokenizer) 
         where = tokenizer if tokenizer.is_dir() else folder
         raise UserError(
             f"init_from={folder} was trained with other tokens than data.tokenizer has: its embeddings would stand for "
-            f"other words; set --config.data.tokenizer={where}, or remap them with --config.init_embeddings=remap"
+            f"other words; set {named('config.data.tokenizer', where)}, or remap them with "
+            f"{named('config.init_embeddings', 'remap')}"
         )
     return match_tokens(old, new)
 

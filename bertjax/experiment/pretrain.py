@@ -21,6 +21,7 @@ from bertjax.data.corpus_report import corpus_warnings
 from bertjax.data.from_config import Prepared
 from bertjax.data.phased_pipeline import PhasedPipeline
 from bertjax.data.tokenizer_io import save_tokenizer
+from bertjax.errors import named
 from bertjax.experiment import build
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
@@ -201,8 +202,8 @@ def _restore_or_init(
     require_same_data(
         restored.meta,
         dict.fromkeys(restored.meta["data"], "") | prepared.digests | exp.digests,
-        "restore the text it was trained on, or give another --workdir and take the weights alone with "
-        "--config.init_from",
+        f"restore the text it was trained on, or give another {named('workdir')} and take the weights alone with "
+        f"{named('config.init_from')}",
     )
     print(f"resuming at step {restored.step}")
     for key, before, now in changes:

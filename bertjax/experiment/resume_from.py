@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.overrides import differences
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.init_from import architecture_changes
 from bertjax.experiment.load import stored_experiment
@@ -59,8 +59,8 @@ def restore_from_other_run(
     source, source_tokenizer = stored_experiment(workdir)
     if source_tokenizer.digest != tokenizer.digest:
         raise UserError(
-            f"{name} has another tokenizer: set --config.data.tokenizer={workdir / 'tokenizer'}, or take the weights "
-            "alone with --config.init_from and --config.init_embeddings=remap"
+            f"{name} has another tokenizer: set {named('config.data.tokenizer', workdir / 'tokenizer')}, or take the "
+            f"weights alone with {named('config.init_from')} and {named('config.init_embeddings', 'remap')}"
         )
     networks = exp.objective.networks
     for network in networks.keys() & source.objective.networks.keys():

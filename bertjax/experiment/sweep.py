@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.overrides import set_values
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback
 from bertjax.experiment.finetune import train_task
@@ -64,7 +65,7 @@ def sweep(
     cfg: ConfigDict,
     workdir: Path,
     seeds: Sequence[int] = (),
-    grid: Sequence[str] = (),
+    grid: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     make_callback: Callable[[], Callback] = Callback,
 ) -> Iterator[SweepResult]:
     """Finetunes every point of a grid with every seed, one after the other; the same call resumes a stopped sweep.
@@ -75,7 +76,7 @@ def sweep(
         cfg: Config of the task.
         workdir: Directory of all runs.
         seeds: Seeds; that of the config if there are none.
-        grid: Texts of the form KEY=VALUE,VALUE; the points are all combinations.
+        grid: Values by dotted key; the points are all combinations.
         make_callback: Called once per run.
 
     Yields:
@@ -89,13 +90,16 @@ def sweep(
         raise UserError("task.eval is empty: seeds and grids are compared by held-out scores")
     seeds = list(seeds) or [cfg.seed]
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds names a seed twice: {', '.join(map(str, seeds))}")
+        raise UserError(f"{named('seeds')} names a seed twice: {', '.join(map(str, seeds))}")
     configs = {point: _with_settings(cfg, point.settings) for point in grid_points(grid)}
     for point_cfg in configs.values():
         parse.check(point_cfg)
     build.check_devices(cfg)
     if stored_folder(workdir) is not None:
-        raise UserError("--seeds and --grid need a directory on a disk: they compare many runs; copy it afterwards")
+        raise UserError(
+            f"{named('seeds')} and {named('grid')} need a directory on a disk: they compare many runs; copy it "
+            "afterwards"
+        )
     results: list[SweepResult] = []
     with hold_workdir(workdir):
         for point, point_cfg in configs.items():
@@ -110,21 +114,20 @@ def _with_settings(cfg: ConfigDict, settings: Sequence[tuple[str, Any]]) -> Conf
     return set_values(copy.deepcopy(cfg), dict(settings))
 
 
-def grid_points(grid: Sequence[str]) -> Iterator[SweepPoint]:
-    """Yields all combinations of `KEY=VALUE,VALUE,...` texts; one point without settings for an empty grid.
+def grid_points(grid: Mapping[str, Sequence[Any]]) -> Iterator[SweepPoint]:
+    """Yields all combinations of the values; one point without settings for an empty grid.
 
     Raises:
-        UserError: a text has another form, or two name one key.
+        UserError: a key has no values, or is the seed.
     """
     axes = []
-    for text in grid:
-        key, _, joined = text.partition("=")
-        values = [value for value in joined.split(",") if value]
+    for key, values in grid.items():
         if not key or not values or key == "seed":
-            raise UserError(f"--grid {text!r} is not KEY=VALUE,VALUE,..., such as optimizer.learning_rate=1e-5,3e-5")
-        axes.append([(key, value) for value in values])
-    if len({axis[0][0] for axis in axes}) < len(axes):
-        raise UserError("--grid names a key twice: give all of its values at once")
+            text = f"{key}={','.join(map(str, values))}"
+            raise UserError(
+                f"{named('grid')} {text!r} is not KEY=VALUE,VALUE,..., such as optimizer.learning_rate=1e-5,3e-5"
+            )
+        axes.append([(key, str(value)) for value in values])
     yield from (SweepPoint(settings) for settings in itertools.product(*axes))
 
 

@@ -26,7 +26,7 @@ from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_from_config import read_tokenizer, train_from_config
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.workdir import has_checkpoints, read_settings
@@ -101,7 +101,8 @@ def require_task(cfg: ConfigDict) -> None:
     if cfg.init_from is None and not cfg.task.from_scratch:
         raise UserError(
             "init_from is None: name the model to finetune, a Hugging Face folder, an export, the work directory of a "
-            "run, or hub:NAME[@REVISION] (--config.init_from=FOLDER); without one set task.from_scratch=true"
+            f"run, or hub:NAME[@REVISION] ({named('config.init_from', 'FOLDER')}); without one set "
+            "task.from_scratch=true"
         )
 
 

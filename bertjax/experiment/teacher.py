@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.surgery import replace_leaves
 from bertjax.config.objectives import objective_class
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.experiment import build
 from bertjax.experiment.load import StoredRun, load_source_model, model_digest, require_model
 from bertjax.io.tree_paths import flatten_tree
@@ -41,8 +41,8 @@ def require_teacher(cfg: ConfigDict) -> None:
         return
     if cfg.objective.distillation.teacher is None:
         raise UserError(
-            "objective.name=distillation needs a teacher: set --config.objective.distillation.teacher to a Hugging "
-            "Face folder, an export or a work directory"
+            f"objective.name=distillation needs a teacher: set {named('config.objective.distillation.teacher')} to a "
+            "Hugging Face folder, an export or a work directory"
         )
     require_model(cfg.objective.distillation.teacher)
     if cfg.init_from is not None and cfg.objective.distillation.teacher_layers is not None:
@@ -63,7 +63,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
     if source.tokenizer.tokens != tokenizer.tokens:
         raise UserError(
             f"objective.distillation.teacher={folder} has other tokens than data.tokenizer: it would not read the "
-            f"student's text; set --config.data.tokenizer={folder} (of a work directory {folder}/tokenizer)"
+            f"student's text; set {named('config.data.tokenizer', folder)} (of a work directory {folder}/tokenizer)"
         )
     config = dataclasses.replace(source.config, vocab_size=tokenizer.size, padded_vocab_size=None)
     rows = {

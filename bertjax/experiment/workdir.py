@@ -20,7 +20,7 @@ from bertjax.config.overrides import declared, differences, flatten, from_json, 
 from bertjax.data import from_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, named
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
 from bertjax.io.run_lock import LOCK, RunLock
@@ -66,7 +66,7 @@ def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Ite
                 lock.join(first)
             processes.require_same("locks", dict, "")  # none goes on, and maybe ends, before all hold it
         except OSError as error:
-            raise UserError(f"--workdir {workdir} cannot be written: {error.strerror or error}") from error
+            raise UserError(f"{named('workdir')} {workdir} cannot be written: {error.strerror or error}") from error
         with contextlib.nullcontext() if stored is None else _hold_store(stored, processes):
             if stored is not None and processes.index == 0 and not _entries(workdir):
                 made.append(workdir)
@@ -118,7 +118,7 @@ def write_config(workdir: Path, cfg: ConfigDict) -> None:
 
 def check_start(cfg: ConfigDict, workdir: Path) -> None:
     """Raises `UserError` for folders and missing packages that would stop a run after its text is read."""
-    atomic.require_writable("--workdir", workdir)
+    atomic.require_writable(named("workdir"), workdir)
     from_config.require_cache_dir(cfg)
     has_wandb = sys.modules.get("wandb") or importlib.util.find_spec("wandb")
     if cfg.logging.wandb_project is not None and not has_wandb:
@@ -132,12 +132,12 @@ def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:
         UserError: the directory holds another run, or files that belong to no run.
     """
     if workdir.exists() and not workdir.is_dir():
-        raise UserError(f"--workdir {workdir} is a file; give a directory")
+        raise UserError(f"{named('workdir')} {workdir} is a file; give a directory")
     if (workdir / "config.json").exists():
         return _allowed_changes(workdir, read_config(workdir), cfg) if has_checkpoints(workdir) else []
     if workdir.exists() and not all(entry.match(_UNFINISHED) for entry in _entries(workdir)):
         raise UserError(
-            f"--workdir {workdir} holds files but no run (no config.json); give a new or an empty directory"
+            f"{named('workdir')} {workdir} holds files but no run (no config.json); give a new or an empty directory"
         )
     return []
 
@@ -253,7 +253,7 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
     if saved and refused:
         raise UserError(
             f"the checkpoint of step {step} in {workdir} belongs to another run ({_describe(refused)}); remove it, "
-            "or give another --workdir"
+            f"or give another {named('workdir')}"
         )
 
 
@@ -277,6 +277,6 @@ def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[Ch
     if refused:
         raise UserError(
             f"{workdir} holds another experiment, which this config cannot resume ({_describe(refused)}); "
-            "give another --workdir, or take its weights alone with --config.init_from"
+            f"give another {named('workdir')}, or take its weights alone with {named('config.init_from')}"
         )
     return changes

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertjax.config.distributed import DistributedConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 
 AUTO = "ompi", "slurm", "gketpu", "gcetpu", "k8s"
 """Launchers that `distributed.cluster=auto` looks for, by jax's names and in its order."""
@@ -25,10 +25,15 @@ RANKS = {
 }
 """Number of processes, index of this one, and its index on this host, of launchers that do not name the first host."""
 GOOGLE_PCI_VENDOR = "0x1ae0"
-ADVICE = (
-    "set --config.distributed.coordinator_address=HOST:PORT of the first process (and num_processes, process_id, "
-    "where the launcher does not set them), or --config.distributed.cluster=none if these processes are independent"
-)
+
+
+def advice() -> str:
+    """Returns what the user can do about processes that do not find each other."""
+    return (
+        f"set {named('config.distributed.coordinator_address', 'HOST:PORT')} of the first process (and num_processes, "
+        f"process_id, where the launcher does not set them), or {named('config.distributed.cluster', 'none')} if these "
+        "processes are independent"
+    )
 
 
 class ProcessInfo(NamedTuple):
@@ -56,10 +61,10 @@ def find_process_info(config: DistributedConfig) -> ProcessInfo | None:
         if count != 0:
             return None if count == 1 else ProcessInfo(None, None, None, config.device_ids, name)
     if config.cluster != "auto":
-        raise UserError(f"distributed.cluster={config.cluster}, but this process was not started by it; {ADVICE}")
+        raise UserError(f"distributed.cluster={config.cluster}, but this process was not started by it; {advice()}")
     for launcher, (size, *_) in RANKS.items():
         if int(os.environ.get(size, 1)) > 1:
-            raise UserError(f"{launcher} started {os.environ[size]} processes, but does not name the first: {ADVICE}")
+            raise UserError(f"{launcher} started {os.environ[size]} processes, but does not name the first: {advice()}")
     return None
 
 

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.io.stderr import silence_unless_last
 from bertjax.models.mesh import target_platform
 
@@ -44,14 +44,15 @@ def use_platform(name: str) -> None:
     if name not in ("any", platform):
         raise UserError(
             f"platform={name} is set, but jax runs on {platform}; install its plugin "
-            "(pip install 'bertjax[cuda12]', 'bertjax[cuda13]' or 'bertjax[tpu]') or set --config.platform=any"
+            "(pip install 'bertjax[cuda12]', 'bertjax[cuda13]' or 'bertjax[tpu]') or set "
+            f"{named('config.platform', 'any')}"
         )
     if name == "any" and platform == "cpu" and "JAX_PLATFORMS" not in os.environ:
         device = next((path for path in ("/dev/nvidia0", "/dev/accel0") if os.path.exists(path)), None)
         if device is not None:
             raise UserError(
                 f"this machine has an accelerator ({device}), but jax runs on the CPU; install its plugin "
-                "(pip install 'bertjax[cuda12]' or 'bertjax[tpu]') or set --config.platform=cpu"
+                f"(pip install 'bertjax[cuda12]' or 'bertjax[tpu]') or set {named('config.platform', 'cpu')}"
             )
 
 
@@ -107,10 +108,11 @@ def _is_private(folder: Path) -> bool:
         return True
     log.warning(
         "compiled programs in %s are not used: another user can write there (owner %d, mode %03o), and they would be "
-        "executed; remove the folder, give another data.cache_dir, or set --config.compile_cache=false",
+        "executed; remove the folder, give another data.cache_dir, or set %s",
         folder,
         status.st_uid,
         mode,
+        named("config.compile_cache", False),
     )
     return False
 

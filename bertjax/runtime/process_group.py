@@ -26,7 +26,7 @@ import numpy as np
 
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError, comma_list
-from bertjax.runtime.cluster import ADVICE, ProcessInfo, find_process_info
+from bertjax.runtime.cluster import ProcessInfo, advice, find_process_info
 from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat, exit_immediately
 from bertjax.runtime.stragglers import StragglerDetector
 
@@ -339,7 +339,7 @@ def _join(info: ProcessInfo, config: DistributedConfig) -> ProcessGroup:
         reason = " ".join(str(error).split())[:300]
         if config.cluster == "auto" and info.cluster_detection_method is not None and "should be defined" in reason:
             return SINGLE_PROCESS  # jax found no such cluster
-        raise UserError(f"{name} could not join the others: {reason}; {ADVICE}") from error
+        raise UserError(f"{name} could not join the others: {reason}; {advice()}") from error
     service = _coordination_service()
     if service.num_processes == 1:
         return SINGLE_PROCESS

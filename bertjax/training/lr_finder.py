@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 
 SMOOTHING = 0.98
 DIVERGED = 4.0
@@ -68,9 +68,12 @@ def candidate_lrs(low: float, high: float, steps: int, linear: bool) -> np.ndarr
         UserError: The rates do not rise, or there are too few steps.
     """
     if not 0.0 < low < high:
-        raise UserError(f"the rates of the test must rise: --min-lr {low} must be above 0 and below --max-lr {high}")
+        raise UserError(
+            f"the rates of the test must rise: {named('min_lr')} {low} must be above 0 and below {named('max_lr')} "
+            f"{high}"
+        )
     if steps < _FEWEST:
-        raise UserError(f"--steps must be at least {_FEWEST} for a result, not {steps}")
+        raise UserError(f"{named('steps')} must be at least {_FEWEST} for a result, not {steps}")
     return np.linspace(low, high, steps) if linear else np.geomspace(low, high, steps)
 
 

@@ -10,6 +10,7 @@ from lab import Finished, Lab
 from test_phases import text_file
 from test_pretrain import Crash, crash_after, weights_digest
 
+import bertjax
 from bertjax.cli import main
 from bertjax.config.overrides import from_json
 from bertjax.config.phases import list_phases
@@ -92,3 +93,14 @@ def test_unsuitable_decays_are_refused_before_any_runs(
     assert decay(finished.workdir, tmp_path / "decays", at, steps, *overrides) == 2
     assert words.format(workdir=finished.workdir) in capsys.readouterr().err
     assert not (tmp_path / "decays").exists()
+
+
+def test_a_call_names_arguments(finished: Finished, tmp_path: Path) -> None:
+    run = bertjax.open_run(finished.workdir)
+    for at, overrides, words in (
+        ([4, 5], {}, f"^at: {finished.workdir} has no checkpoint of step 5; it has 4, 6, 8$"),
+        ([4], {"train.num_steps": 9}, "^train.num_steps follows from run, at and steps; remove it$"),
+        ([4], {"data.seqlen": 9}, "^unknown key data.seqlen"),
+    ):
+        with pytest.raises(bertjax.UserError, match=words):
+            bertjax.decay(run, at, 2, tmp_path / "decays", overrides)

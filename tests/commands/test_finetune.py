@@ -316,6 +316,9 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
         (["--config.checkpoint.best_metric=eval/f2"], "best_metric=eval/f2 is none of the metrics of an evaluation: "),
         (["--seeds", "a"], "--seeds a is not a list of whole numbers"),
         (["--grid", "task.epochs"], "is not KEY=VALUE,VALUE"),
+        (["--grid", "seed=1,2"], "--grid 'seed=1,2' is not KEY=VALUE,VALUE"),
+        (["--grid", "task.epochs=1", "--grid", "task.epochs=2"], "--grid names a key twice: give all of its values"),
+        (["--seeds", "1,1"], "--seeds names a seed twice: 1, 1"),
     ],
 )
 def test_refused_in_one_line(

@@ -14,7 +14,7 @@ import pytest
 from lab import Finished, Lab, load_script
 
 import bertjax
-from bertjax.api.errors import python_errors
+from bertjax.commands.signatures import command
 from bertjax.training.signals import StoppedBySignal
 
 LOOP = Path(__file__).parents[2] / "examples" / "own_loop.py"
@@ -101,6 +101,12 @@ def test_errors_name_arguments_and_not_flags(run: bertjax.Run, lab: Lab, tmp_pat
             r"another workdir, .* with init_from$",
         ),
         (lambda: bertjax.pretrain(lab.config, tmp_path, overrides={"dry_run": True}), "dry_run=true trains nothing"),
+        (
+            lambda: bertjax.sweep(
+                "finetune/classification", tmp_path, {"init_from": "x", "task.eval": "tsv:x"}, seeds=[1, 1]
+            ),
+            "^seeds names a seed twice",
+        ),
         (lambda: bertjax.predict(run, ["a"]), "the model has no task"),
         (lambda: bertjax.predict(run, "a"), "give a list of texts"),
         (lambda: bertjax.predict(run, None), "^inputs is nothing: give a list of texts"),
@@ -120,8 +126,12 @@ def test_errors_name_arguments_and_not_flags(run: bertjax.Run, lab: Lab, tmp_pat
 
 @pytest.mark.parametrize(("number", "kind"), [(2, KeyboardInterrupt), (15, SystemExit)])
 def test_a_stopped_run_raises_what_python_raises(number: int, kind: type[BaseException]) -> None:
-    with pytest.raises(kind) as raised, python_errors():
+    @command
+    def pretrain() -> None:
         raise StoppedBySignal(number, 7)
+
+    with pytest.raises(kind) as raised:
+        pretrain()
     assert "saved at step 7, the same call resumes" in str(raised.value) or raised.value.code == 143  # type: ignore[attr-defined]
 
 

@@ -22,8 +22,9 @@ PAGES = [name for name in cli.COMMANDS if not cli._is_unconverted(name)]
 @pytest.mark.parametrize("name", PAGES)
 def test_what_is_read_is_what_python_sees(name: str) -> None:
     read = read_signature(name)
-    function = getattr(importlib.import_module(f"bertjax.commands.{read.module}"), read.module)
-    parameters = dict(inspect.signature(function).parameters)
+    page = importlib.import_module(f"bertjax.commands.{read.module}")
+    assert read.takes_overrides == ("overrides" in inspect.signature(getattr(page, read.module)).parameters)
+    parameters = dict(inspect.signature(getattr(page, "main", getattr(page, read.module))).parameters)
     parameters.pop("overrides", None)
     assert list(read.parameters) == list(parameters)
     for each in read.parameters.values():
@@ -43,6 +44,9 @@ def test_a_setting_has_one_name_and_three_spellings() -> None:
         )
         assert named("task.train") == named("inputs") == "--in" and named("train.num_steps") == "train.num_steps"
     assert read_signature("inspect-data").spell("task.max_length") == "task.max_length", "keys stay keys with --config"
+    for name in ("predict", "inspect-data"):
+        assert read_signature(name).spell("config.seed", 1) == "--config.seed=1"
+    assert named("config.seed", 1) == "seed=1"
 
 
 def test_errors_are_spelled_for_their_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

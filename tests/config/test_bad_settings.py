@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from bertjax.cli import main
+from bertjax.commands import pretrain
 from bertjax.config.data import TOKENIZER_FAMILIES
 from bertjax.config.fields import Setting
 from bertjax.config.overrides import declared
 from bertjax.errors import UserError
-from bertjax.report import runs
 
 FILE = """from math import inf, nan
 from bertjax.config.defaults import base_config
@@ -59,7 +59,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: Any) -> None:
         raise AssertionError("the setting was accepted")
 
-    monkeypatch.setattr(runs, "changed_keys", started)
+    monkeypatch.setattr(pretrain, "changed_keys", started)
 
 
 def refused(arguments: list[str], key: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:

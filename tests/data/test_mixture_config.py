@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertjax.config.parse import checked_config
+from bertjax.config.parse import load_config
 from bertjax.data.corpus_batches import CorpusBatches, batches
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import changed_keys, write_config
@@ -197,7 +197,7 @@ def test_the_length_of_a_run_with_limits_is_fixed(make: Make, tmp_path: Path) ->
         workdir = tmp_path / str(is_fixed)
         write_config(workdir, cfg)
         (workdir / "checkpoints" / "1").mkdir(parents=True)
-        longer = checked_config(cfg, {"train.num_steps": STEPS + 1})
+        longer = load_config(cfg, {"train.num_steps": STEPS + 1})
         if is_fixed:
             with pytest.raises(UserError, match=r"cannot resume \(.*train.num_steps: 100 there, 101 here"):
                 changed_keys(workdir, longer)

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.distillation import DistillationConfig, attention_layers
 from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, named
 from bertjax.models.attention_context import attention_mask
 from bertjax.models.encoder import EncoderOutput
 from bertjax.models.linear import dot, initializer
@@ -93,9 +93,8 @@ class Distillation(Objective):
         teacher: Network | None = None,
     ) -> Objective:
         if teacher is None:
-            raise UserError(
-                "objective.name=distillation needs a teacher: set --config.objective.distillation.teacher=FOLDER"
-            )
+            key = named("config.objective.distillation.teacher", "FOLDER")
+            raise UserError(f"objective.name=distillation needs a teacher: set {key}")
         config.check_teacher(encoders["model"], teacher.config, teacher.heads)
         return cls(config, encoders["model"], teacher, vocabulary)
 
