@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from bertjax import data as data
     from bertjax.api.models import generate as generate
     from bertjax.api.models import score_choices as score_choices
-    from bertjax.api.runs import export as export
     from bertjax.commands.compare import compare as compare
     from bertjax.commands.compile import compile as compile
     from bertjax.commands.decay import decay as decay
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from bertjax.commands.eval_minimal_pairs import eval_minimal_pairs as eval_minimal_pairs
     from bertjax.commands.eval_sts import eval_sts as eval_sts
     from bertjax.commands.evaluate import evaluate as evaluate
+    from bertjax.commands.export import export as export
     from bertjax.commands.fill_mask import fill_mask as fill_mask
     from bertjax.commands.finetune import finetune as finetune
     from bertjax.commands.finetune import sweep as sweep
@@ -44,7 +44,6 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "bertjax.api.models": ("generate", "score_choices"),
-    "bertjax.api.runs": ("export",),
     "bertjax.commands.compare": ("compare",),
     "bertjax.commands.compile": ("compile",),
     "bertjax.commands.decay": ("decay",),
@@ -53,6 +52,7 @@ _NAMES = {
     "bertjax.commands.eval_minimal_pairs": ("eval_minimal_pairs",),
     "bertjax.commands.eval_sts": ("eval_sts",),
     "bertjax.commands.evaluate": ("evaluate",),
+    "bertjax.commands.export": ("export",),
     "bertjax.commands.fill_mask": ("fill_mask",),
     "bertjax.commands.finetune": ("finetune", "sweep"),
     "bertjax.commands.inspect_data": ("inspect_data",),

@@ -1,66 +1,116 @@
-"""Write a checkpoint as a Hugging Face folder, and verify it."""
+"""Exports of a checkpoint, or of a model that is read and written again with other files."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Annotated, Literal
 
-from bertjax.errors import UserError
+from bertjax.commands.arguments import Flag, Folder, Model, require_run, workdir_of
+from bertjax.commands.signatures import command
+from bertjax.errors import UserError, named, require_at_least
+from bertjax.experiment.export import export_model, export_run
+from bertjax.experiment.load import load_run
+from bertjax.experiment.open_model import load_pretrained
+from bertjax.hf import push
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.sentence_transformers import Pooling
+from bertjax.io.atomic import require_writable
+from bertjax.io.staging import local_copy, output_path
 from bertjax.io.units import parse_size
-
-EXAMPLE = "bertjax export --workdir runs/quickstart --out exported --dtype bfloat16"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags of the command."""
-    add = parser.add_argument
-    add("--workdir", type=Path, required=True, help="work directory of a run")
-    add("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
-    add("--step", type=int, help="step of the checkpoint (default: the newest)")
-    add("--average-last", type=int, default=1, metavar="K", help="average the weights of the last K checkpoints")
-    add("--network", help="network to export where there are several, such as generator (default: the main one)")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the weights")
-    add("--max-shard-size", default="5GB", metavar="SIZE", help="size of a file of weights (default 5GB)")
-    add("--format", choices=("safetensors",), default="safetensors", help="of the weights; pickled ones can run code")
-    add("--overwrite", action="store_true", help="replace an earlier export")
-    add("--sentence-transformers", action="store_true", help="write a sentence-transformers folder")
-    add("--pooling", choices=("mean", "cls"), help="pooling of its sentence vectors (default mean)")
-    add("--max-length", type=int, help="maximum tokens per text (default: the model's maximum)")
-    add("--push-to-hub", metavar="OWNER/NAME", help="upload the export to the Hugging Face Hub, private")
-    add("--public", action="store_true", help="make a new repository public")
+from bertjax.storage import is_url
 
 
-def run(options: argparse.Namespace) -> None:
-    """Exports, and uploads with `--push-to-hub`.
+@command
+def export(
+    run: Annotated[
+        Folder | None,
+        Flag(
+            "--workdir", type=Path, metavar="WORKDIR", key="workdir", help="work directory of a run", check=require_run
+        ),
+    ] = None,
+    out: Annotated[Folder | None, Flag(type=Path, metavar="FOLDER", required=True)] = None,
+    *,
+    model: Model | None = None,
+    step: int | None = None,
+    average_last: Annotated[int, Flag(type=int, metavar="K")] = 1,
+    network: str | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    max_shard_size: Annotated[str, Flag(metavar="SIZE")] = "5GB",
+    overwrite: bool = False,
+    sentence_transformers: bool = False,
+    pooling: Literal["mean", "cls"] | None = None,
+    max_length: int | None = None,
+    push_to_hub: Annotated[str | None, Flag(metavar="OWNER/NAME")] = None,
+    public: bool = False,
+) -> Path:
+    """Write a checkpoint as a Hugging Face folder, and verify it.
+
+    Args:
+        out: folder to write
+        model: instead of a run: any model, to write it with another type or for sentence-transformers
+        step: step of the checkpoint (default: the newest)
+        average_last: average the weights of the last K checkpoints
+        network: network to export where there are several, such as generator (default: the main one)
+        dtype: type of the weights
+        max_shard_size: size of a file of weights
+        overwrite: replace an earlier export
+        sentence_transformers: write a sentence-transformers folder
+        pooling: that of its sentence vectors (default mean)
+        max_length: its maximum of tokens per text (default: the model's)
+        push_to_hub: upload the export to the Hugging Face Hub, private
+        public: make a new repository public
+
+    Returns:
+        The folder.
 
     Raises:
-        UserError: flags contradict each other.
+        UserError: checkpoint or network are missing, or folder or repository exist already.
+
+    Example:
+        bertjax export --workdir runs/quickstart --out exported --dtype bfloat16
     """
-    if (options.pooling or options.max_length is not None) and not options.sentence_transformers:
-        raise UserError("--pooling and --max-length need --sentence-transformers")
-    if options.public and not options.push_to_hub:
-        raise UserError("--public needs --push-to-hub OWNER/NAME")
-    if options.average_last < 1:
-        raise UserError(f"--average-last must be at least 1, not {options.average_last}")
-    shard_bytes = parse_size("--max-shard-size", options.max_shard_size)
-    from bertjax.experiment.workdir import read_config
+    require_at_least(1, average_last=average_last)
+    if (run is None) == (model is None):
+        raise UserError(f"give a run with {named('workdir')}, or any other model with {named('model')}")
+    if model is not None and (step is not None or average_last > 1 or network is not None):
+        raise UserError(f"{named('step')}, {named('average_last')} and {named('network')} are those of a run")
+    if (pooling is not None or max_length is not None) and not sentence_transformers:
+        raise UserError(f"{named('pooling')} and {named('max_length')} need {named('sentence_transformers', True)}")
+    if public and push_to_hub is None:
+        raise UserError(f"{named('public')} needs {named('push_to_hub', 'OWNER/NAME')}")
+    assert out is not None
+    folder = Path(out).expanduser()
+    if not is_url(folder):
+        require_writable(named("out"), folder.parent)
+    if push_to_hub is not None:
+        push.check_repository(push_to_hub, overwrite=overwrite)
+    storage = {
+        "overwrite": overwrite,
+        "pooling": Pooling(pooling or "mean", max_length=max_length) if sentence_transformers else None,
+        "dtype": dtype,
+        "max_shard_bytes": parse_size(named("max_shard_size"), max_shard_size),
+    }
+    with output_path(folder, overwrite) as local:
+        if model is None:
+            workdir = workdir_of(run)
+            stored = load_run(workdir, step, average_last)
+            origin = f"Step {stored.step}"
+            export_run(stored, workdir, local, network=network, **storage)
+        else:
+            origin = str(model)
+            loaded = model if isinstance(model, PretrainedModel) else load_pretrained(model)
+            export_model(loaded, local, **storage)
+        if push_to_hub is not None:
+            address = push.push_to_hub(
+                local, push_to_hub, private=not public, overwrite=overwrite, message=f"{origin}, exported by bertjax"
+            )
+            print(f"uploaded to {address}")
+    return local_copy(folder)
 
-    read_config(options.workdir)  # reports a wrong directory before jax is imported
-    from bertjax.experiment.export import Upload, export
-    from bertjax.hf.sentence_transformers import Pooling
 
-    pooling = None
-    if options.sentence_transformers:
-        pooling = Pooling(options.pooling or "mean", max_length=options.max_length)
-    export(
-        options.workdir,
-        options.out,
-        step=options.step,
-        average_last=options.average_last,
-        network=options.network,
-        pooling=pooling,
-        overwrite=options.overwrite,
-        upload=Upload(options.push_to_hub, options.public) if options.push_to_hub else None,
-        dtype=options.dtype,
-        max_shard_bytes=shard_bytes,
-    )
+def show(folder: Path, *, format: Literal["safetensors"] = "safetensors") -> None:
+    """Prints nothing: the export says what it wrote.
+
+    Args:
+        format: of the weights; pickled ones can run code
+    """

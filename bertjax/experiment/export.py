@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.model import float32_config
 from bertjax.data.sources import iter_documents
-from bertjax.errors import UserError
-from bertjax.experiment.load import StoredRun, config_keys, exported_tokenizer, join_towers, load_run
+from bertjax.errors import UserError, named
+from bertjax.experiment.load import StoredRun, config_keys, exported_tokenizer, join_towers
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
 from bertjax.hf.encoder_decoder.folders import loader
@@ -22,55 +22,10 @@ from bertjax.hf.export_plan import plan_export
 from bertjax.hf.load import read_config_json
 from bertjax.hf.model_card import auto_class_of, code_argument
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.hf.push import check_repository, push_to_hub
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, save_sentence_transformers
 
 _SAMPLED_LINES, _SAMPLED_CHARS = 200, 20_000  # of all text, of a document
-
-
-class Upload(NamedTuple):
-    """Repository on the Hugging Face Hub; a new one is private unless `public`."""
-
-    repo: str
-    public: bool = False
-
-
-def export(
-    workdir: Path,
-    out: Path,
-    step: int | None = None,
-    overwrite: bool = False,
-    pooling: Pooling | None = None,
-    upload: Upload | None = None,
-    average_last: int = 1,
-    network: str | None = None,
-    **storage: Any,
-) -> None:
-    """Exports a checkpoint of a run, and uploads it with `upload`.
-
-    Args:
-        workdir: work directory of the run.
-        out: folder to write.
-        step: step of the checkpoint; the newest by default.
-        overwrite: replaces an earlier export.
-        pooling: writes a folder of sentence-transformers with this pooling.
-        upload: repository to upload to.
-        average_last: averages the weights of so many checkpoints.
-        network: name of the network to export; the main one by default.
-        **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
-
-    Raises:
-        UserError: checkpoint or network are missing, or `out` or the repository exists already.
-    """
-    if upload is not None:
-        check_repository(upload.repo, overwrite=overwrite)
-    run = load_run(workdir, step, average_last)
-    export_run(run, workdir, out, overwrite=overwrite, pooling=pooling, network=network, **storage)
-    if upload is not None:
-        message = f"Step {run.step}, exported by bertjax"
-        address = push_to_hub(out, upload.repo, private=not upload.public, overwrite=overwrite, message=message)
-        print(f"uploaded to {address}")
 
 
 def export_run(
@@ -87,7 +42,11 @@ def export_run(
     Args:
         run: the run, whose meta has the numbers of `tokens` and, in a task, `examples` for the model card.
         workdir: work directory, whose metrics the model card shows.
-        out, overwrite, pooling, network, **storage: those of `export`.
+        out: folder to write.
+        overwrite: replaces an earlier export.
+        pooling: writes a folder of sentence-transformers with this pooling.
+        network: name of the network to export; the main one by default.
+        **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
 
     Raises:
         UserError: an encoder-decoder has `pooling`; or as `save_pretrained`.
@@ -106,9 +65,8 @@ def export_run(
         texts = [] if run.experiment.objective.config.is_finetuning else _sample_lines(run.experiment.cfg)
         storage |= {"sample_texts": texts, "tokenizer": exported_tokenizer(run.experiment, run.tokenizer)}
         hint = _save_network(out, model, pooling, **storage)
-    elif pooling is not None:
-        raise UserError("a folder of sentence-transformers holds one network; export the encoder with --network model")
     else:
+        _require_one_network(pooling)
         hint = _save_encoder_decoder(out, model, **storage)
     print(f"exported {origin} to {out}, read back and compared; load it with")
     print(hint)
@@ -128,17 +86,55 @@ def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | Pretr
     return PretrainedModel(float32_config(config), params, heads, config_keys=config_keys(run.experiment))
 
 
+def export_model(
+    model: PretrainedModel | PretrainedEncoderDecoder, out: Path, pooling: Pooling | None = None, **storage: Any
+) -> None:
+    """Writes a loaded model again, verifies the folder, and prints how to load it.
+
+    Args:
+        model: the model.
+        out: folder to write.
+        pooling: writes a folder of sentence-transformers with this pooling.
+        **storage: `overwrite`, `dtype` and `max_shard_bytes` of `save_pretrained`.
+
+    Raises:
+        UserError: an encoder-decoder has `pooling`; or as `save_pretrained`.
+    """
+    if isinstance(model, PretrainedModel):
+        if pooling is None:
+            model.save_pretrained(out, **storage)
+        else:
+            save_sentence_transformers(out, model, pooling, **storage)
+        hint = _how_to_load(out, model, pooling)
+    else:
+        _require_one_network(pooling)
+        hint = _save_encoder_decoder(out, model, **storage)
+    print(f"exported to {out}, read back and compared; load it with")
+    print(hint)
+
+
+def _require_one_network(pooling: Pooling | None) -> None:
+    if pooling is not None:
+        raise UserError(
+            f"a folder of sentence-transformers holds one network; export the encoder with {named('network', 'model')}"
+        )
+
+
 def _save_network(out: Path, model: PretrainedModel, pooling: Pooling | None, **arguments: Any) -> str:
     """Writes the folder of a single network; returns how to load it."""
     if pooling is None:
         keys = model.config_keys
         save_pretrained(out, model.params, model.config, heads=model.heads, config_keys=keys, **arguments)
-        plan = plan_export(model.config, model.heads)
-        load = f"transformers.{auto_class_of(plan)}.from_pretrained"
     else:
         save_sentence_transformers(out, model, pooling, **arguments)
-        plan = plan_export(model.config, drop_heads(model).heads)
-        load = "sentence_transformers.SentenceTransformer"
+    return _how_to_load(out, model, pooling)
+
+
+def _how_to_load(out: Path, model: PretrainedModel, pooling: Pooling | None) -> str:
+    plan = plan_export(model.config, model.heads if pooling is None else drop_heads(model).heads)
+    load = "sentence_transformers.SentenceTransformer"
+    if pooling is None:
+        load = f"transformers.{auto_class_of(plan)}.from_pretrained"
     load = "bertjax.load_pretrained" if plan.is_private else load
     return "\n".join(filter(None, [f"    {load}({str(out)!r}{code_argument(plan)})", plan.limitation]))
 

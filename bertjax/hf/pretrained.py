@@ -96,10 +96,27 @@ class PretrainedModel(ModelWeights):
         """The encoder as an `nnx.Module`, to call, differentiate or train in a loop of your own."""
         return self.module.encoder
 
-    def save_pretrained(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save_pretrained(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        dtype: str = "float32",
+        max_shard_bytes: int = 5_000_000_000,
+    ) -> None:
         """Writes a folder that `transformers` loads, and reads it back to compare; see `save.save_pretrained`.
 
         The modules of a folder of sentence-transformers are written again, so that it embeds texts as before.
+
+        Args:
+            folder: a new or empty folder, or with `overwrite` an earlier export.
+            overwrite: replace an earlier export.
+            dtype: type of the weights: float32, bfloat16 or float16.
+            max_shard_bytes: larger weights are split into files of this size, with an index.
+
+        Raises:
+            UserError: the folder holds something else, or the disk refused.
+            ExportError: the model read back is not the model in memory.
         """
         save_pretrained(
             folder,
@@ -109,6 +126,8 @@ class PretrainedModel(ModelWeights):
             tokenizer=self.tokenizer_files,
             card={"sentence_vectors": "pooled as `modules.json` says"} if self.module_files else None,
             overwrite=overwrite,
+            dtype=dtype,
+            max_shard_bytes=max_shard_bytes,
             extra_files=dict(self.module_files) | generation_file(self.generation),
             config_keys=self.config_keys,
         )
