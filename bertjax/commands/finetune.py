@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ml_collections import ConfigDict
 
 from bertjax.commands.arguments import Config, Flag, NewWorkdir, Overrides
-from bertjax.commands.pretrain import print_next_steps, training_config
+from bertjax.commands.pretrain import train_together, training_config
 from bertjax.commands.signatures import command
-from bertjax.config.distributed import DistributedConfig
-from bertjax.config.fields import read_group
 from bertjax.config.parse import load_config
 from bertjax.errors import UserError, named
 from bertjax.experiment.workdir import check_start
 from bertjax.io.staging import local_copy
-from bertjax.runtime.process_group import join_processes
 
 if TYPE_CHECKING:
     from bertjax.experiment.run import Run
@@ -104,12 +101,8 @@ def main(
 def _train(cfg: ConfigDict, workdir: Path) -> None:
     check_start(cfg, workdir)
     from bertjax.experiment.finetune import finetune
-    from bertjax.report.training_callbacks import ReportWriter
 
-    with join_processes(read_group(cfg, DistributedConfig)) as processes:
-        finetune(cfg, workdir, processes, ReportWriter())
-        if processes.index == 0:
-            print_next_steps(cfg, workdir)
+    train_together(finetune, cfg, workdir)
 
 
 def _sweep(

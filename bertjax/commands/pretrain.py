@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +69,29 @@ def train(cfg: ConfigDict, workdir: Path) -> None:
     changed_keys(workdir, cfg)  # refuses the directory of another run before any text is read
     check_start(cfg, workdir)
     from bertjax.experiment.pretrain import pretrain
+
+    train_together(pretrain, cfg, workdir)
+
+
+def train_together(function: Callable[..., object], cfg: ConfigDict, workdir: Path) -> None:
+    """Trains in all processes of a run, writes its report, and prints where that is and how to export the run.
+
+    Args:
+        function: `pretrain` or `finetune` of `experiment`.
+        cfg: Checked config.
+        workdir: Work directory of the run.
+    """
     from bertjax.report.training_callbacks import ReportWriter
 
     with join_processes(read_group(cfg, DistributedConfig)) as processes:
-        pretrain(cfg, workdir, processes, ReportWriter())
-        if processes.index == 0:
-            print_next_steps(cfg, workdir)
+        function(cfg, workdir, processes, ReportWriter())
+        if processes.index != 0:
+            return
+        if not cfg.export.at_end:
+            print("no export (export.at_end=false); write a folder for transformers with")
+            print(f"    bertjax export --workdir {shlex.quote(display_path(workdir))} --out FOLDER")
+        if cfg.report.enabled and (workdir / REPORT).exists():
+            print(f"report: {display_path(workdir / REPORT)}")
 
 
 def training_config(config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str, Any] | None) -> ConfigDict:
@@ -83,12 +100,3 @@ def training_config(config: str | os.PathLike[str] | ConfigDict, overrides: Mapp
     if cfg.dry_run:
         raise UserError("dry_run=true trains nothing: estimate the cost with `bertjax pretrain --config.dry_run=true`")
     return cfg
-
-
-def print_next_steps(cfg: ConfigDict, workdir: Path) -> None:
-    """Prints where the report of a finished run is, and how to export a run that was not."""
-    if not cfg.export.at_end:
-        print(f"no export (export.at_end=false); write a folder for transformers with\n    bertjax export --workdir "
-              f"{shlex.quote(display_path(workdir))} --out FOLDER")  # fmt: skip
-    if cfg.report.enabled and (workdir / REPORT).exists():
-        print(f"report: {display_path(workdir / REPORT)}")
