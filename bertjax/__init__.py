@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertjax import data as data
-    from bertjax.api.models import generate as generate
-    from bertjax.api.models import score_choices as score_choices
     from bertjax.commands.compare import compare as compare
     from bertjax.commands.compile import compile as compile
     from bertjax.commands.decay import decay as decay
@@ -21,11 +19,14 @@ if TYPE_CHECKING:
     from bertjax.commands.fill_mask import fill_mask as fill_mask
     from bertjax.commands.finetune import finetune as finetune
     from bertjax.commands.finetune import sweep as sweep
+    from bertjax.commands.generate import generate as generate
     from bertjax.commands.inspect_data import inspect_data as inspect_data
     from bertjax.commands.lr_find import lr_find as lr_find
     from bertjax.commands.predict import predict as predict
     from bertjax.commands.prepare import prepare as prepare
     from bertjax.commands.pretrain import pretrain as pretrain
+    from bertjax.commands.pseudo_label import pseudo_label as pseudo_label
+    from bertjax.commands.score_choices import score_choices as score_choices
     from bertjax.config.model import EncoderConfig as EncoderConfig
     from bertjax.config.parse import load_config as load_config
     from bertjax.errors import UserError as UserError
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "bertjax.api.models": ("generate", "score_choices"),
     "bertjax.commands.compare": ("compare",),
     "bertjax.commands.compile": ("compile",),
     "bertjax.commands.decay": ("decay",),
@@ -55,11 +55,14 @@ _NAMES = {
     "bertjax.commands.export": ("export",),
     "bertjax.commands.fill_mask": ("fill_mask",),
     "bertjax.commands.finetune": ("finetune", "sweep"),
+    "bertjax.commands.generate": ("generate",),
     "bertjax.commands.inspect_data": ("inspect_data",),
     "bertjax.commands.lr_find": ("lr_find",),
     "bertjax.commands.predict": ("predict",),
+    "bertjax.commands.pseudo_label": ("pseudo_label",),
     "bertjax.commands.prepare": ("prepare",),
     "bertjax.commands.pretrain": ("pretrain",),
+    "bertjax.commands.score_choices": ("score_choices",),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.config.parse": ("load_config",),
     "bertjax.errors": ("UserError",),

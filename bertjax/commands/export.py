@@ -77,7 +77,7 @@ def export(
     if (pooling is not None or max_length is not None) and not sentence_transformers:
         raise UserError(f"{named('pooling')} and {named('max_length')} need {named('sentence_transformers', True)}")
     if public and push_to_hub is None:
-        raise UserError(f"{named('public')} needs {named('push_to_hub', 'OWNER/NAME')}")
+        raise UserError(f"{named('public')} needs {named('push_to_hub')} OWNER/NAME")
     assert out is not None
     folder = Path(out).expanduser()
     if not is_url(folder):

@@ -10,6 +10,8 @@ import ast
 import collections.abc
 import dataclasses
 import functools
+import importlib
+import itertools
 import re
 import sys
 import textwrap
@@ -67,6 +69,7 @@ class Parameter:
     default: Any
     required: bool
     help: str
+    group: str = ""
 
     @property
     def flag(self) -> str:
@@ -79,7 +82,7 @@ class Parameter:
             return self.flag if value[0] or self.declared.const else f"--no-{self.name.replace('_', '-')}"
         return "=".join([self.flag, *map(str, value)])
 
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Declares the flag."""
         is_flag, declared = self.flag.startswith("-"), self.declared
         options: dict[str, Any] = {"help": self.help, "default": self.default}
@@ -99,7 +102,7 @@ class Parameter:
             nargs = declared.nargs or ("+" if is_list and declared == Flag() else None)
             options |= {"type": convert, "metavar": metavar, "nargs": nargs}
             options |= {"action": "append"} if declared.repeated else {}
-        if is_flag and self.default is not None and self.default is not False and "default" not in self.help:
+        if is_flag and self.default not in (None, False, ()) and "default" not in self.help:
             options["help"] += f" (default {self.default})"
         if is_flag:
             options |= {"dest": self.name, "required": self.required or declared.required}
@@ -148,8 +151,11 @@ class Signature:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Declares the flags of the command."""
-        for each in (*self.parameters.values(), *self.shown.values()):
-            each.add_to(parser)
+        parameters = (*self.parameters.values(), *self.shown.values())
+        for group, members in itertools.groupby(parameters, lambda each: each.group):
+            container = parser.add_argument_group(group) if group else parser
+            for each in members:
+                each.add_to(container)
 
 
 @functools.cache
@@ -196,7 +202,31 @@ def _parameters(function: ast.FunctionDef, entries: dict[str, str], first: int =
             required=default is None,
             help=" ".join(entries.get(argument.arg, flag.help).split()).partition("; in Python")[0],
         )
+    if args.kwarg is not None and args.kwarg.annotation is not None:
+        result |= _fields(_value(args.kwarg.annotation), entries.get(args.kwarg.arg, ""))
     return result
+
+
+def _fields(annotation: Any, group: str) -> dict[str, Parameter]:
+    """Returns the settings that `**` takes as arguments without a default; none unless a `Flag` names their class."""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return {}
+    from bertjax.config.fields import settings_of
+
+    module, _, name = typing.get_args(annotation)[1].fields.partition(":")
+    declared = settings_of(getattr(importlib.import_module(module), name))
+    return {
+        name: Parameter(
+            name,
+            each.kind,
+            Flag(metavar="IDS" if each.many else "VALUE"),
+            None,
+            False,
+            each.help.replace("%", "%%"),
+            group,
+        )
+        for name, each in declared.items()
+    }
 
 
 def _value(node: ast.expr) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.experiment import export as command
+from bertjax.commands import export as command
 from bertjax.hf import push
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_folders import read_pooling

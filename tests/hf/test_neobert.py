@@ -139,9 +139,9 @@ def test_published_layout_in_both_directions(tmp_path: Path, name: str) -> None:
 
 
 def test_an_export_is_read_back_without_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its config.json names the authors' code, for which `transformers` asks on the terminal unless it is told."""
-    asked: list[str] = []
-    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "n")
+    """Its config.json names the authors' code, for which `transformers` asks on the terminal by default."""
+    questions: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or "n")
     save_file(tensors_of("NeoBERT"), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(VALUES | {"architectures": ["NeoBERT"]}))
     model = load_pretrained(tmp_path)
@@ -149,4 +149,4 @@ def test_an_export_is_read_back_without_a_question(tmp_path: Path, monkeypatch: 
     save_pretrained(
         tmp_path / "back", model.params, model.config, heads=(), tokenizer=tokenizer, sample_texts=["the cat"]
     )
-    assert not asked
+    assert not questions
