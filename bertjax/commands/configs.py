@@ -1,49 +1,70 @@
-"""List the configs that bertjax ships, with sizes and needs; with a name, describe one."""
+"""The configs that bertjax ships, with sizes and needs."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
-if TYPE_CHECKING:
-    from bertjax.config.catalog import ConfigFacts, ConfigFile
+from bertjax.commands.arguments import Flag
+from bertjax.commands.signatures import command
+from bertjax.config.catalog import ConfigFacts, ConfigFile, config_file, config_files
+from bertjax.config.names import split_argument
 
 _HEADINGS = ("", "parameters", "objective", "tokens", "batch", "steps", "tokenizer", "needs")
 _NO_BREAK = "\xa0"
-EXAMPLE = "bertjax configs bert"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the name and `--json`."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a config, such as bert, bert:base or a file PATH.py")
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one object per config and size")
+class Configs(list[Mapping[str, Any]]):
+    """The facts of configs, one mapping per size; `str` is what the command prints, at the width of the terminal."""
+
+    def __init__(self, files: Sequence[ConfigFile], is_overview: bool) -> None:
+        super().__init__(each.as_json(size) for each in files for size in each.sizes)
+        self._files, self._is_overview = files, is_overview
+
+    def __str__(self) -> str:
+        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+        if self._is_overview:
+            advice = textwrap.fill("bertjax configs NAME describes one; --config NAME:SIZE uses it.", width)
+            return "\n\n".join(_overview(each, width) for each in self._files) + f"\n\n{advice}"
+        facts = [each.facts(size) for each in self._files for size in each.sizes]
+        return f"{_reflow(self._files[0].doc, width)}\n\n{_table(facts, width)}"
 
 
-def run(options: argparse.Namespace) -> None:
-    """Prints the configs."""
-    from bertjax.config.catalog import config_file, config_files
-    from bertjax.config.names import split_argument
+@command
+def configs(name: Annotated[str | None, Flag("name", metavar="NAME", nargs="?")] = None) -> Configs:
+    """List the configs that bertjax ships, with sizes and needs; with a name, describe one.
 
-    if options.name is None:
-        files = config_files()
-    else:
-        name, size = split_argument(options.name)
-        file = config_file(name)
-        files = [file if size is None else dataclasses.replace(file, sizes=(size,))]
-    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-    if options.json:
-        print(json.dumps([each.as_json(size) for each in files for size in each.sizes], indent=2))
-    elif options.name is None:
-        print("\n\n".join(_overview(each, width) for each in files))
-        print("\n" + textwrap.fill("bertjax configs NAME describes one; --config NAME:SIZE uses it.", width))
-    else:
-        facts = [each.facts(size) for each in files for size in each.sizes]
-        print(f"{_reflow(files[0].doc, width)}\n\n{_table(facts, width)}")
+    Args:
+        name: a config, such as bert, bert:base or a file PATH.py
+
+    Returns:
+        The facts of every config and size.
+
+    Raises:
+        UserError: there is no config or size of this name.
+
+    Example:
+        bertjax configs bert
+    """
+    if name is None:
+        return Configs(config_files(), is_overview=True)
+    stem, size = split_argument(name)
+    file = config_file(stem)
+    return Configs([file if size is None else dataclasses.replace(file, sizes=(size,))], is_overview=False)
+
+
+def show(result: Configs, *, as_json: Annotated[bool, Flag("--json")] = False) -> None:
+    """Prints the configs.
+
+    Args:
+        result: what `configs` returned
+        as_json: print a JSON list with one object per config and size
+    """
+    print(json.dumps(result, indent=2) if as_json else result)
 
 
 def _overview(file: ConfigFile, width: int) -> str:

@@ -1,70 +1,77 @@
-"""Train the tokenizer of a config, find words that it splits, or add words to it."""
+"""The tokenizer of a config: trained, given more words, or searched for words that it splits."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
+from bertjax.commands.arguments import Config, Flag, Overrides
+from bertjax.commands.signatures import command
+from bertjax.config.parse import command_config
+from bertjax.data import tokenizer_from_config
+from bertjax.data.added_words import add_words as with_words
+from bertjax.data.added_words import read_words
+from bertjax.data.added_words import split_words as find_split_words
 from bertjax.data.tokenizer_io import save_huggingface_tokenizer, save_tokenizer
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, named
+from bertjax.io.atomic import require_writable, write_text
+from bertjax.io.output import Summary
+from bertjax.io.staging import output_path
+from bertjax.storage import is_url
 
-REQUIRES_CONFIG = True
 _SAMPLE = 12
 _SHOWN = 100
-EXAMPLE = "bertjax tokenizer --config bert:base --out tokenizer --config.data.sources='text:corpus/*.txt.gz'"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags of the command."""
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER", help="new folder; with --split-words a file"
-    )
-    parser.add_argument(
-        "--split-words",
-        type=int,
-        metavar="N",
-        help="write the N most frequent words of the corpus that the tokenizer splits, for --add-words",
-    )
-    parser.add_argument(
-        "--add-words",
-        type=Path,
-        metavar="FILE",
-        help="words that become single tokens, one per line, after the last id",
-    )
+@command
+def tokenizer(
+    config: Config,
+    out: Annotated[str | Path, Flag(type=Path, metavar="FOLDER")],
+    overrides: Overrides = None,
+    *,
+    split_words: int | None = None,
+    add_words: Annotated[str | Path | None, Flag(type=Path, metavar="FILE")] = None,
+) -> Summary:
+    """Train the tokenizer of a config, find words that it splits, or add words to it.
 
+    Args:
+        out: new folder; with --split-words a file
+        split_words: write the N most frequent words of the corpus that the tokenizer splits, for --add-words
+        add_words: words that become single tokens, one per line, after the last id
 
-def run(options: argparse.Namespace) -> None:
-    """Trains or copies the tokenizer into a new folder that bertjax and `transformers` read.
+    Returns:
+        What was written. The folder of a tokenizer is one that bertjax and `transformers` read.
 
     Raises:
-        UserError: the folder of `--out` is not empty.
-    """
-    from bertjax.data import tokenizer_from_config
-    from bertjax.data.added_words import add_words, read_words, split_words
-    from bertjax.io.atomic import write_text
+        UserError: the config is not valid, its text cannot be read, or the folder is not empty.
 
-    out: Path = options.out
-    if options.split_words is not None:
-        tokenizer = tokenizer_from_config.load_or_train_tokenizer(options.config)
-        candidates = split_words(
-            tokenizer_from_config.training_documents(options.config), tokenizer, options.split_words
-        )
-        write_text(out, "".join(f"{word}\n" for word in candidates))
-        print(f"{len(candidates):,} words that the tokenizer splits in {out}: {', '.join(candidates[:_SAMPLE])}")
-        return
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"--out {out} is not empty; give a new folder")
-    words = None if options.add_words is None else read_words(options.add_words)
-    tokenizer = tokenizer_from_config.load_or_train_tokenizer(options.config)
-    if words is not None:
-        result = add_words(tokenizer, words)
-        tokenizer = result.tokenizer
-        known = (
-            f"; {len(result.known):,} were single tokens: {comma_list(result.known, _SAMPLE)}" if result.known else ""
-        )
-        added = comma_list(result.added, _SHOWN)
-        print(f"{len(result.added):,} words added as {result.tokens:,} tokens: {added}{known}")
-    save_tokenizer(tokenizer, out)
-    save_huggingface_tokenizer(tokenizer, out, options.config.data.seq_len)
-    print(f"{tokenizer.kind} tokenizer of {tokenizer.size:,} tokens ({tokenizer.family}) in {out}")
-    print(f"some tokens: {', '.join(tokenizer.tokens[:: max(1, tokenizer.size // _SAMPLE)][:_SAMPLE])}")
+    Example:
+        bertjax tokenizer --config bert:base --out tokenizer --config.data.sources='text:corpus/*.txt.gz'
+    """
+    cfg = command_config(config, overrides)
+    if not is_url(out):
+        require_writable(named("out"), Path(out).parent)
+    with output_path(Path(out)) as local:
+        if split_words is not None:
+            trained = tokenizer_from_config.load_or_train_tokenizer(cfg)
+            words = find_split_words(tokenizer_from_config.training_documents(cfg), trained, split_words)
+            write_text(local, "".join(f"{word}\n" for word in words))
+            sample = ", ".join(words[:_SAMPLE])
+            return Summary(f"{len(words):,} words that the tokenizer splits in {local}: {sample}")
+        if local.exists() and any(local.iterdir()):
+            raise UserError(f"{named('out')} {out} is not empty; give a new folder")
+        added = None if add_words is None else read_words(Path(add_words))
+        trained, lines = tokenizer_from_config.load_or_train_tokenizer(cfg), []
+        if added is not None:
+            result = with_words(trained, added)
+            trained = result.tokenizer
+            known = f"; {len(result.known):,} were single tokens: {comma_list(result.known, _SAMPLE)}"
+            lines.append(
+                f"{len(result.added):,} words added as {result.tokens:,} tokens: {comma_list(result.added, _SHOWN)}"
+                + (known if result.known else "")
+            )
+        save_tokenizer(trained, local)
+        save_huggingface_tokenizer(trained, local, cfg.data.seq_len)
+    lines.append(f"{trained.kind} tokenizer of {trained.size:,} tokens ({trained.family}) in {local}")
+    some = trained.tokens[:: max(1, trained.size // _SAMPLE)][:_SAMPLE]
+    return Summary("\n".join([*lines, f"some tokens: {', '.join(some)}"]))
