@@ -161,10 +161,12 @@ def _read_export(files: Mapping[str, bytes], folder: Path) -> Tokenizer | None:
     roles = {key.removesuffix("_token"): token for key, token in declared.items() if key.endswith("_token")}
     sides = (str(declared.get(f"{what}_side", "right")) for what in ("padding", "truncation"))
     backend = _read_json(folder / _JSON, files[_JSON])
-    read = with_facts(backend, TokenizerFacts(roles, "token_type_ids" in declared.get("model_input_names", ()), *sides))
+    token_types = "token_type_ids" in declared.get("model_input_names", ())
+    read = with_facts(backend, TokenizerFacts(roles, token_types, *sides))
     specs = [FAMILIES[name]] if name in FAMILIES and {*FAMILIES[name].roles.values()} <= {*backend.tokens} else []
     for spec in (*specs, read.spec):
         tokenizer = Tokenizer(backend, name, lowercase, spec)
+        tokenizer.token_types &= token_types  # without them for a model that has none
         if tokenizer.huggingface_facts(length).items() <= files.items():
             return tokenizer
     return None

@@ -294,7 +294,29 @@ def _compare_tokenizer(
     folder: Path, tokenizer: ExportableTokenizer, config: EncoderConfig, sample_texts: Sequence[str]
 ) -> None:
     """Compares the ids of training with those of the file that was written, for a few sentences and training text."""
-    written = _read_tokenizer(folder, with_transformers=bool(sample_texts))
+    from tokenizers import Tokenizer
+
+    plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    _compare_ids(folder, plain, tokenizer, sample_texts)
+    if sample_texts:
+        loaded = _read_tokenizer(folder)
+        try:
+            _compare_ids(folder, loaded.backend_tokenizer, tokenizer, sample_texts)
+        except ExportError:
+            declared = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["tokenizer_class"]
+            if type(loaded).__name__ in (declared, "TokenizersBackend"):
+                raise
+            log.warning(
+                "%s: transformers.AutoTokenizer makes a %s of any folder of this class of models, and so reads this "
+                "tokenizer by other rules; load it with transformers.PreTrainedTokenizerFast",
+                *(folder, type(loaded).__name__),
+            )
+    size = plain.get_vocab_size()
+    if size > config.vocab_size:
+        raise ExportError(f"{folder}: the tokenizer has {size} tokens, the model's vocabulary only {config.vocab_size}")
+
+
+def _compare_ids(folder: Path, written: Any, tokenizer: ExportableTokenizer, sample_texts: Sequence[str]) -> None:
     for sentence in _SENTENCES:
         if written.encode(sentence).ids != list(tokenizer.encode_with_specials(sentence)):
             raise ExportError(f"{folder}: the tokenizer read back gives other ids for {sentence!r}")
@@ -304,21 +326,13 @@ def _compare_tokenizer(
     for text, encoding, ids in zip(texts, encodings, tokenizer.encode_batch(texts), strict=True):
         if encoding.ids != list(ids):
             raise ExportError(f"{folder}: the tokenizer read back gives other ids than training for {text[:80]!r}")
-    size = written.get_vocab_size()
-    if size > config.vocab_size:
-        raise ExportError(f"{folder}: the tokenizer has {size} tokens, the model's vocabulary only {config.vocab_size}")
 
 
-def _read_tokenizer(folder: Path, with_transformers: bool) -> Any:
-    """Returns the `tokenizers.Tokenizer` of a folder, that of `transformers.AutoTokenizer` if asked for."""
-    if not with_transformers:
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+def _read_tokenizer(folder: Path) -> Any:
+    """Returns what `transformers.AutoTokenizer` makes of a folder; the code that its config.json names is not run."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        return tokenizer.backend_tokenizer
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # it raises errors of many kinds
         raise ExportError(f"{folder}: transformers cannot read the tokenizer: {one_line(error)}") from error

@@ -12,10 +12,10 @@ import pytest
 
 import bertjax
 from bertjax.cli import main
+from bertjax.commands.score_choices import ChoiceTask
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.experiment.load import load_generative
-from bertjax.commands.score_choices import ChoiceTask
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.choices import score_continuations
