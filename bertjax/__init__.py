@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from bertjax.objectives.base import Objective as Objective
 
 __version__ = "0.1.0"
+# `datasets` draws no bars here, but its import warns in a notebook without ipywidgets.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 _NAMES = {
     "bertjax.commands.compare": ("compare",),

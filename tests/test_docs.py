@@ -197,8 +197,7 @@ def check_bertjax(words: list[str]) -> None:
     except SystemExit as stopped:
         assert stopped.code == 0, f"bertjax does not accept {shlex.join(words)}"
         return
-    module = getattr(options, "module", None)
-    if options.signature.takes_config if options.signature else getattr(module, "REQUIRES_CONFIG", False):
+    if options.signature.takes_config:
         provide(rest)
         cfg = apply_overrides(load_config(options.config), rest)
         check(cfg)

@@ -28,7 +28,7 @@ PACKAGES = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() 
 
 BASE = {"compression", "errors", "storage", "types", "metrics", "io"}
 CORE = {*BASE, "config", "models", "data", "checkpoint", "hf", "runtime"}
-TOOLS = {"report", "benchmark", "aot", "parity"}
+TOOLS = {"report", "benchmark", "aot"}
 
 # package -> what it may import; `bertjax` itself is the lazy root
 ARROWS: dict[str, set[str]] = {
@@ -49,17 +49,15 @@ ARROWS: dict[str, set[str]] = {
     "finetuning": {*BASE, "config", "models", "data", "objectives", "training"},
     "inference": {*CORE, "training", "finetuning"},
     "experiment": {*CORE, "objectives", "training", "finetuning", "inference"},
-    "parity": {*CORE},
     "aot": {*CORE, "objectives", "training", "finetuning", "experiment"},
     "report": {*CORE, "objectives", "training", "finetuning", "inference", "experiment"},
     "benchmark": {*CORE, "objectives", "training", "finetuning", "experiment"},
-    "api": {*CORE, "report", "objectives", "training", "finetuning", "inference", "experiment"},
     "commands": {*CORE, *TOOLS, "objectives", "training", "finetuning", "inference", "experiment"},
 }
 ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "finetuning"}
 ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
 ARROWS["__main__"] = {"cli", "runtime"}
-ARROWS["bertjax"] = {"api", "commands", "config", "data", "errors", "experiment", "hf", "models", "objectives"}
+ARROWS["bertjax"] = {"commands", "config", "data", "errors", "experiment", "hf", "models", "objectives"}
 
 PRIVATE = {
     "process_group.py": "jax has no public name for the client of the coordination service (key-value store, barriers)"
@@ -183,7 +181,7 @@ def test_imports_follow_the_arrows() -> None:
 
 
 def test_the_package_has_at_most_ten_levels() -> None:
-    """Entry points form one group with what they open: `cli.py` with `commands/`, the root with `api/`."""
+    """Entry points form one group with what they open: `cli.py` and the root with `commands/`."""
     result = levels()
     entries = ("bertjax", "cli", "__main__")
     assert 1 + max(level for package, level in result.items() if package not in entries) <= 10, result

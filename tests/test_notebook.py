@@ -112,8 +112,9 @@ def test_both_run(tmp_path: Path) -> None:
     """In small; the second continues a random model with the tokenizer of the first, as there is no network."""
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
+    from parity.compare import random_params
+
     from bertjax.hf.save import save_pretrained
-    from bertjax.parity.compare import random_params
 
     printed = run(PRETRAIN, tmp_path)
     assert printed.count("the same tags as bertjax: True") == 2

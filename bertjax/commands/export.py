@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from bertjax.commands.arguments import Flag, Folder, Model, require_run, workdir_of
 from bertjax.commands.signatures import command
@@ -12,6 +12,7 @@ from bertjax.experiment.export import export_model, export_run
 from bertjax.experiment.load import load_run
 from bertjax.experiment.open_model import load_pretrained
 from bertjax.hf import push
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.io.atomic import require_writable
@@ -84,7 +85,7 @@ def export(
         require_writable(named("out"), folder.parent)
     if push_to_hub is not None:
         push.check_repository(push_to_hub, overwrite=overwrite)
-    storage = {
+    storage: dict[str, Any] = {
         "overwrite": overwrite,
         "pooling": Pooling(pooling or "mean", max_length=max_length) if sentence_transformers else None,
         "dtype": dtype,
@@ -98,7 +99,7 @@ def export(
             export_run(stored, workdir, local, network=network, **storage)
         else:
             origin = str(model)
-            loaded = model if isinstance(model, PretrainedModel) else load_pretrained(model)
+            loaded = model if isinstance(model, PretrainedModel | PretrainedEncoderDecoder) else load_pretrained(model)
             export_model(loaded, local, **storage)
         if push_to_hub is not None:
             address = push.push_to_hub(
@@ -112,5 +113,5 @@ def show(folder: Path, *, format: Literal["safetensors"] = "safetensors") -> Non
     """Prints nothing: the export says what it wrote.
 
     Args:
-        format: of the weights; pickled ones can run code
+        format: type of the file of weights; pickled ones can run code
     """

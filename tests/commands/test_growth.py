@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lab import Finished, Lab
+from parity.compare import random_params
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.experiment.growth import GROWING, grow, layer_sources
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.parity.compare import random_params
 from bertjax.types import Params
 
 HEADS = ("mlm",)

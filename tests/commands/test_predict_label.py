@@ -14,6 +14,7 @@ import datasets
 import numpy as np
 import pytest
 from lab import Finished, sentences
+from parity.compare import random_params
 
 import bertjax
 from bertjax.cli import main
@@ -22,7 +23,6 @@ from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.finetuning.tasks import read_examples
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
-from bertjax.parity.compare import random_params
 
 Capture = pytest.CaptureFixture[str]
 LABELS = ("animal", "thing")

@@ -14,18 +14,21 @@ from bertjax import cli
 from bertjax.commands import signatures
 from bertjax.commands.arguments import Flag
 from bertjax.commands.signatures import Parameter, read_signature
+from bertjax.config.fields import settings_of
+from bertjax.config.generation import GenerationConfig
 from bertjax.errors import UserError, as_key, named, spelling
 
-PAGES = [name for name in cli.COMMANDS if not cli._is_unconverted(name)]
 
-
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", cli.COMMANDS)
 def test_what_is_read_is_what_python_sees(name: str) -> None:
     read = read_signature(name)
     page = importlib.import_module(f"bertjax.commands.{read.module}")
     assert read.takes_overrides == ("overrides" in inspect.signature(getattr(page, read.module)).parameters)
     parameters = dict(inspect.signature(getattr(page, "main", getattr(page, read.module))).parameters)
     parameters.pop("overrides", None)
+    if parameters.pop("settings", None) is not None:  # of `**`
+        free = inspect.Parameter("free", inspect.Parameter.KEYWORD_ONLY, default=None)
+        parameters |= dict.fromkeys(settings_of(GenerationConfig), free)
     assert list(read.parameters) == list(parameters)
     for each in read.parameters.values():
         default = parameters[each.name].default

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from parity.cases import Case
+from parity.compare import random_transformers_model
 from tokens_lab import trained
 
 from bertjax.data.tokenizer_io import save_huggingface_tokenizer
-from bertjax.parity.cases import Case
-from bertjax.parity.compare import random_transformers_model
 
 _BERT = {"hidden_size": 18, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
 _XLNET = {"d_model": 18, "n_layer": 2, "n_head": 3, "d_inner": 20, "ff_activation": "gelu"}

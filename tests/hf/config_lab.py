@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from parity.cases import Arrays
+from parity.families import CASES
 
 from bertjax.errors import UserError
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.family import Family
-from bertjax.parity.cases import Arrays
-from bertjax.parity.families import CASES
 
 torch.set_num_threads(1)  # the models are tiny
 

@@ -1,4 +1,4 @@
-"""BERT folders of `transformers`, in addition to the cases of `bertjax.parity`."""
+"""BERT folders of `transformers`, in addition to the cases of `parity`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from parity.cases import TOLERANCE, Arrays, draw_batch  # noqa: E402
+from parity.compare import random_params, random_transformers_model, run_transformers  # noqa: E402
+from parity.families.bert import CASES  # noqa: E402
+
 from bertjax.config.model import EncoderConfig  # noqa: E402
 from bertjax.hf import save as save_module  # noqa: E402
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.hf.save import save_pretrained  # noqa: E402
-from bertjax.parity.cases import TOLERANCE, Arrays, draw_batch  # noqa: E402
-from bertjax.parity.compare import random_params, random_transformers_model, run_transformers  # noqa: E402
-from bertjax.parity.families.bert import CASES  # noqa: E402
 
 CASE = CASES[0]
 SIZES = CASE.config

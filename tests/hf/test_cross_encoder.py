@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from parity.compare import random_params
 
 import bertjax
 from bertjax.config.model import EncoderConfig
@@ -14,7 +15,6 @@ from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.cross_encoder import stored_activation
 from bertjax.hf.save import save_pretrained
-from bertjax.parity.compare import random_params
 
 torch = pytest.importorskip("torch")
 sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -24,6 +24,8 @@ from safetensors.numpy import load_file, save_file
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from parity.compare import random_params  # noqa: E402
+
 from bertjax.config.model import EncoderConfig  # noqa: E402
 from bertjax.config.presets import preset  # noqa: E402
 from bertjax.errors import UserError  # noqa: E402
@@ -32,7 +34,6 @@ from bertjax.hf.keymaps import FAMILIES  # noqa: E402
 from bertjax.hf.pretrained import load_pretrained  # noqa: E402
 from bertjax.hf.save import save_pretrained  # noqa: E402
 from bertjax.models.disentangled_attention import log_bucket  # noqa: E402
-from bertjax.parity.compare import random_params  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,

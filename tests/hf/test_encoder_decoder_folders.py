@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from parity.compare import random_transformers_model
+from parity.families.encoder_decoder import CASES
 from safetensors.numpy import load_file, save_file
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
@@ -32,8 +34,6 @@ from bertjax.models.encoder_decoder import init_params, tower_params
 from bertjax.models.model import init_params as init_single
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.seq2seq import SequenceToSequence
-from bertjax.parity.compare import random_transformers_model
-from bertjax.parity.families.encoder_decoder import CASES
 from bertjax.types import Params, Vocabulary
 
 torch = pytest.importorskip("torch")

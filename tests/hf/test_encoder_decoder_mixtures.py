@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from parity.compare import draw_like
 from test_remote_code import BATCH, LENGTH, TOLERANCE, VOCAB, make_batch, mixtures, run_lab
 
 from bertjax.config.encoder_decoder import SHARINGS, EncoderDecoderConfig, as_decoder
@@ -19,7 +20,6 @@ from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.encoder_decoder import abstract_params
-from bertjax.parity.compare import draw_like
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from parity.families import CASES
 from safetensors.numpy import load_file, save_file
 
 from bertjax.config.model import EncoderConfig
@@ -25,7 +26,6 @@ from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import abstract_params
-from bertjax.parity.families import CASES
 from bertjax.types import Params
 
 CONFIGS = {

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parity.compare import random_params
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.push import check_repository, push_to_hub
 from bertjax.hf.save import save_pretrained
-from bertjax.parity.compare import random_params
 
 CONFIG = EncoderConfig(
     vocab_size=30, hidden_size=12, num_layers=1, num_heads=3, intermediate_size=8, max_position_embeddings=8

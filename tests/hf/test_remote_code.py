@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from parity.compare import random_params
 from safetensors import safe_open
 
 from bertjax.config.fields import settings_of
@@ -30,7 +31,6 @@ from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, pool, save_sentence_transformers, scale_to_unit_length
 from bertjax.models.model import HEADS
-from bertjax.parity.compare import random_params
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

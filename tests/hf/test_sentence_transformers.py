@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from parity.compare import random_params
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from bertjax.config.model import EncoderConfig
@@ -26,7 +27,6 @@ from bertjax.hf.sentence_transformers import (
     save_sentence_transformers,
     scale_to_unit_length,
 )
-from bertjax.parity.compare import random_params
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "sees", "likes", "a", "bird", "house"]]
 CONFIG = EncoderConfig(

@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from gradients_lab import assert_same_gradients, loaded, perturbed  # noqa: E402
+from parity.compare import random_params  # noqa: E402
+from parity.families.xlnet import draw_order  # noqa: E402
 
 from bertjax.config.model import EncoderConfig  # noqa: E402
 from bertjax.errors import UserError  # noqa: E402
@@ -22,8 +24,6 @@ from bertjax.hf.inputs import target_positions  # noqa: E402
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.models.model import bind  # noqa: E402
 from bertjax.models.two_stream import run_two_streams  # noqa: E402
-from bertjax.parity.compare import random_params  # noqa: E402
-from bertjax.parity.families.xlnet import draw_order  # noqa: E402
 from bertjax.types import Params  # noqa: E402
 
 SIZES: dict[str, Any] = {"vocab_size": 37, "d_model": 14, "n_layer": 3, "n_head": 2, "d_inner": 11, "mem_len": 6}

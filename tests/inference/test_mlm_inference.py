@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
+from parity.compare import random_params
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
@@ -20,7 +21,6 @@ from bertjax.inference.mlm_inference import (
     masked_token_log_probs,
     masked_token_logits,
 )
-from bertjax.parity.compare import random_params
 
 MASK = 3
 PLAIN = EncoderConfig(

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from models_lab import MODELS, quick_compilation
+from parity.cases import Case
+from parity.compare import random_transformers_model
 from tokens_lab import sentences, trained
 
 from bertjax.config.task import QaConfig, TaskConfig
@@ -20,8 +22,6 @@ from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.inference.predict import Predictor, _answer_record, infer_task_kind, make_task_config
 from bertjax.inference.predict_inputs import read_inputs, split_words
-from bertjax.parity.cases import Case
-from bertjax.parity.compare import random_transformers_model
 
 TEXTS = [*sentences(9, seed=5, longest=30), "The cat", "naïve 北京 cafés"]
 PAIRS = TEXTS[::-1]

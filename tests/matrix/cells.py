@@ -28,7 +28,7 @@ SIZES |= {"max_position_embeddings": 160, "initializer_range": 0.3}
 SMALLER = {"embedding_size": 8, "head_size": 8, "position_buckets": 4, "max_relative_positions": 16}
 WITHOUT_BLANK = ("roberta", "gpt2", "modernbert")  # published tokenizers that put no blank before a text
 # AutoTokenizer makes a Qwen2Tokenizer of any folder of these, and so reads other tokenizers by other rules.
-OWN_RULES = ("qwen2",)
+FIXED_CLASS = ("qwen2",)
 AUTHORS_CODE = ("neobert",)  # whose classes are on the Hub alone
 SMALLER |= {"local_attention": 6, "num_key_value_heads": 1, "num_groups": 1}
 
@@ -38,7 +38,7 @@ def exported_tokenizer(export: Path) -> Any:
     import transformers
 
     model_type = json.loads((export / "config.json").read_text())["model_type"]
-    auto = transformers.PreTrainedTokenizerFast if model_type in OWN_RULES else transformers.AutoTokenizer
+    auto = transformers.PreTrainedTokenizerFast if model_type in FIXED_CLASS else transformers.AutoTokenizer
     return auto.from_pretrained(export)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from cells import AUTHORS_CODE, OBJECTIVE_FAMILIES, TEXTS, common, corpus_folder, exported_tokenizer
 from ml_collections import ConfigDict
+from parity.compare import OUTPUT_FIELDS
 
 import bertjax
 from bertjax.config.extensions import FAMILIES, OBJECTIVES
@@ -31,7 +32,6 @@ from bertjax.hf.model_card import auto_class_of
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import init_params
-from bertjax.parity.compare import OUTPUT_FIELDS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from cells import TEXTS, common, tokenizer_folder
+from parity.cases import Case
+from parity.compare import random_transformers_model
+from parity.families import CASES
 
 import bertjax
 from bertjax.config.extensions import ENCODER_DECODERS, TASK_KINDS
 from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
-from bertjax.parity.cases import Case
-from bertjax.parity.compare import random_transformers_model
-from bertjax.parity.families import CASES
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

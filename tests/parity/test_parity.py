@@ -16,18 +16,19 @@ from safetensors.numpy import load_file, save_file
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from parity import compare as compare_module
+from parity.cases import Case
+from parity.compare import DIRECTIONS, OUTPUT_FIELDS, compare, random_params
+from parity.families import CASES
+from parity.families.bert import CASES as BERT
+from parity.families.same_tensors import CASES as SAME_TENSORS
+
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
 from bertjax.hf.forward import ModelOutput
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import HEADS
-from bertjax.parity import compare as compare_module
-from bertjax.parity.cases import Case
-from bertjax.parity.compare import DIRECTIONS, OUTPUT_FIELDS, compare, random_params
-from bertjax.parity.families import CASES
-from bertjax.parity.families.bert import CASES as BERT
-from bertjax.parity.families.same_tensors import CASES as SAME_TENSORS
 
 HEADS_BY_OUTPUT = {
     "mlm_logits": ("mlm",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from bertjax.parity.cases import Case
+from parity.cases import Case
 
 CASES: tuple[Case, ...] = tuple(
     case

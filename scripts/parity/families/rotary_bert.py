@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertjax.parity.cases import Case
+from parity.cases import Case
 
 _ROPE = {"rope_type": "default", "rope_theta": 70.0}
 

@@ -1,4 +1,4 @@
-"""The table of `bertjax parity`, and the differences that make it fail."""
+"""The table of scripts/parity_table.py, and the differences that make it fail."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from bertjax.cli import main
-from bertjax.parity import run as command
-from bertjax.parity.cases import Case
-from bertjax.parity.compare import CONFIG, NAMES, Measurement
-from bertjax.parity.families.bert import CASES as BERT
-from bertjax.parity.report import render, table_rows
+import parity_table as command
+from parity.cases import Case
+from parity.compare import CONFIG, NAMES, Measurement
+from parity.families.bert import CASES as BERT
+from parity.report import render, table_rows
 
 SMALL = dataclasses.replace(BERT[1], classes=("BertForMaskedLM",))
 
@@ -32,7 +31,7 @@ def one_case(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 def test_the_table(one_case: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "docs" / "parity.md"
-    assert main(["parity", "--family", "bert", "--out", str(out)]) == 0
+    assert command.main(["--family", "bert", "--out", str(out)]) == 0
     printed = capsys.readouterr()
     assert out.read_text() == printed.out
     lines = [line for line in printed.out.splitlines() if line.startswith("| bert")]
@@ -48,14 +47,14 @@ def test_a_mismatch_is_reported_and_fails(
 ) -> None:
     strict: tuple[Case, ...] = (dataclasses.replace(SMALL, tolerance=1e-12),)
     monkeypatch.setattr(command, "CASES", strict)
-    assert main(["parity"]) == 1
+    assert command.main([]) == 1
     printed = capsys.readouterr()
     assert "DIFFERS" in printed.out and "0 of 2 agree" in printed.out and "## What does not agree" in printed.out
     assert "DIFFERS in" in printed.err
 
 
 def test_an_unknown_family_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["parity", "--family", "brt"]) == 2
+    assert command.main(["--family", "brt"]) == 2
     assert "no such family; there are" in capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertjax.parity.cases import Case
+from parity.cases import Case
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 101,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertjax.parity.cases import Case
+from parity.cases import Case
 
 # fmt: off
 CASES = (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.parity.cases import Arrays, Case, ExtraCall
+from parity.cases import Arrays, Case, ExtraCall
 
 CLASSES = (
     "XLNetLMHeadModel",
@@ -46,7 +46,7 @@ def _numbered(name: str, states: Any) -> Arrays:
 
 
 def _run_transformers(model: Any, batch: Arrays, **inputs: Any) -> Any:
-    from bertjax.parity.compare import run_transformers  # imports torch's side; the cases themselves need neither
+    from parity.compare import run_transformers  # imports torch's side; the cases themselves need neither
 
     options = {name: inputs.pop(name) for name in ("mems",) if name in inputs}
     return run_transformers(model, batch | inputs, output_hidden_states=True, use_mems=True, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertjax.parity.cases import Case
+from parity.cases import Case
 
 _TOWERS = dict(
     vocab_size=83,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertjax.parity.cases import Case
+from parity.cases import Case
 
 _SIZES = dict(vocab_size=61, hidden_size=30, intermediate_size=37, num_hidden_layers=3, num_attention_heads=6,
               num_key_value_heads=2, max_position_embeddings=40, pad_token_id=3)  # fmt: skip

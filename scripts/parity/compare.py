@@ -21,8 +21,8 @@ from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models import encoder_decoder
 from bertjax.models.model import abstract_params
-from bertjax.parity.cases import Arrays, Case, draw_batch, draw_target
 from bertjax.types import Params
+from parity.cases import Arrays, Case, draw_batch, draw_target
 
 DIRECTIONS = ("theirs -> ours", "ours -> theirs")
 # Quantities that are right (0) or wrong (inf, with a note). The last is reported only if it is wrong.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bertjax.parity.cases import Case
-from bertjax.parity.compare import EXACT, Measurement
+from parity.cases import Case
+from parity.compare import EXACT, Measurement
 
 _HEADER = ("family", "class", "direction", "cases", "hidden states", "outputs", "names", "tolerance", "verdict")
 _AGREES = "agrees"
@@ -57,7 +57,7 @@ def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions:
     heading = ", ".join(f"{name} {version}" for name, version in versions.items())
     parts = [
         "# The same numbers as `transformers`",
-        f"Made by `bertjax parity` with {heading}.",
+        f"Made by `scripts/parity_table.py` with {heading}.",
         "Random models of unusual sizes in float32, every parameter drawn at random, padded and unpadded rows. "
         "*theirs -> ours*: `transformers` saves a folder, `load_pretrained` reads it. *ours -> theirs*: "
         "`save_pretrained` writes a folder, `transformers` loads it without a missing, unexpected or misshapen tensor "

@@ -1,19 +1,25 @@
-"""Compares the outputs of every family with those of `transformers`, in one table."""
+"""Compares the outputs of every family with those of `transformers`, in both directions, in one table.
+
+    python scripts/parity_table.py [--family bert] [--out docs/parity.md]
+
+Exits with 1 if a quantity differs.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from parity.cases import Case
+from parity.compare import DIRECTIONS, Measurement, compare, library_versions
+from parity.families import CASES
+from parity.report import render
 
 from bertjax.errors import UserError
 from bertjax.io import atomic
-from bertjax.parity.cases import Case
-from bertjax.parity.compare import DIRECTIONS, Measurement, compare, library_versions
-from bertjax.parity.families import CASES
-from bertjax.parity.report import render
 
 
 def parity(families: Sequence[str], out: Path | None) -> bool:
@@ -52,3 +58,20 @@ def _measure(case: Case) -> list[Measurement]:
     verdict = f"DIFFERS in {misses} of {len(measurements)} quantities" if misses else "agrees"
     print(f"{case.family}: {case.name}: {verdict}", file=sys.stderr, flush=True)
     return measurements
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table; returns 1 if a quantity differs, 2 for an error that the user can correct."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", action="append", default=[], help="family to compare (repeatable; default: all)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a Markdown file for the table")
+    options = parser.parse_args(arguments)
+    try:
+        return 0 if parity(options.family, options.out) else 1
+    except UserError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

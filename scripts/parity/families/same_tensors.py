@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from bertjax.parity.cases import Case
-from bertjax.parity.families import bert, roberta
+from parity.cases import Case
+from parity.families import bert, roberta
 
 
 def _like(base: Case, family: str, stem: str, classes: str, name: str = "", **config: Any) -> Case:
