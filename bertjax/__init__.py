@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bertjax.config.model import EncoderConfig as EncoderConfig
     from bertjax.config.parse import load_config as load_config
     from bertjax.errors import UserError as UserError
-    from bertjax.experiment.init_from import continue_config as continue_config
+    from bertjax.experiment.continued import continue_config as continue_config
     from bertjax.experiment.objective import make_objective as make_objective
     from bertjax.experiment.open_model import from_encoders as from_encoders
     from bertjax.experiment.open_model import load_pretrained as load_pretrained
@@ -69,7 +69,7 @@ _NAMES = {
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.config.parse": ("load_config",),
     "bertjax.errors": ("UserError",),
-    "bertjax.experiment.init_from": ("continue_config",),
+    "bertjax.experiment.continued": ("continue_config",),
     "bertjax.experiment.objective": ("make_objective",),
     "bertjax.experiment.open_model": ("from_encoders", "load_pretrained"),
     "bertjax.experiment.run": ("Run", "open_run"),

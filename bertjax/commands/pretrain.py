@@ -6,11 +6,11 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ml_collections import ConfigDict
 
-from bertjax.commands.arguments import Config, NewWorkdir, Overrides
+from bertjax.commands.arguments import Config, Flag, NewWorkdir, Overrides
 from bertjax.commands.signatures import command
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import read_group
@@ -50,9 +50,22 @@ def pretrain(config: Config, workdir: NewWorkdir, overrides: Overrides = None) -
     return open_run(folder)
 
 
-def main(config: Config, workdir: NewWorkdir | None = None) -> None:
-    """Trains, or estimates what that costs with `dry_run=true`."""
-    cfg = load_config(config)
+def main(
+    config: Config | None = None,
+    workdir: NewWorkdir | None = None,
+    overrides: Overrides = None,
+    *,
+    continue_from: Annotated[str | None, Flag("--continue", metavar="MODEL")] = None,
+) -> None:
+    """Trains, or estimates what that costs with `dry_run=true`.
+
+    Args:
+        continue_from: instead of a config: a Hugging Face folder, a run or hub:NAME whose architecture, tokenizer,
+            weights and objective are taken; needs --config.data.sources
+    """
+    if (config is None) == (continue_from is None):
+        raise UserError(f"give a config with {named('config')}, or a model with {named('continue_from')}")
+    cfg = load_config(config) if config is not None else _continued(str(continue_from), overrides or {})
     if cfg.dry_run:
         from bertjax.experiment.dry_run import dry_run
 
@@ -61,6 +74,18 @@ def main(config: Config, workdir: NewWorkdir | None = None) -> None:
         raise UserError(f"{named('workdir')} is missing: the directory for checkpoints, metrics and the export")
     else:
         train(cfg, local_copy(workdir))
+
+
+def _continued(model: str, overrides: Mapping[str, Any]) -> ConfigDict:
+    if overrides.get("platform") == "cpu":  # jax reads this on import
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    from bertjax.experiment.continued import continue_config, describe_recipe
+
+    if "data.sources" not in overrides:
+        raise UserError(f"{named('config.data.sources')} is missing: the text to continue with")
+    cfg = continue_config(model, overrides)
+    print(describe_recipe(cfg))
+    return cfg
 
 
 def train(cfg: ConfigDict, workdir: Path) -> None:

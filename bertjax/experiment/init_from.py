@@ -6,8 +6,7 @@ interpolated, tiled or cut, heads that the objective lacks are dropped, and head
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,20 @@ from bertjax.checkpoint.surgery import (
     replace_leaves,
     resize_position_table,
 )
-from bertjax.config.defaults import base_config
 from bertjax.config.encoder_decoder import as_decoder
-from bertjax.config.fields import names_where, settings_of
-from bertjax.config.model import EncoderConfig, differences
-from bertjax.config.parse import load_config
+from bertjax.config.fields import format_value, settings_of
+from bertjax.config.model import EncoderConfig, differences, encoder_config
+from bertjax.config.objectives import objective_class
+from bertjax.config.objectives.seq2seq import EncoderDecoderObjectiveConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.growth import GROWING, grow, larger_sizes, needs_growth
 from bertjax.experiment.load import SourceModel, load_source_model, require_model, source_digests
+from bertjax.experiment.workdir import read_config
 from bertjax.hf.keymaps import find_family
-from bertjax.hf.load import local_model, read_config_json
+from bertjax.hf.load import read_config_json
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.objectives.base import Objective
@@ -48,53 +48,28 @@ _GELUS = {"gelu", "gelu_new"}  # differ by at most 5e-4; Google's code has one, 
 
 
 def require_init_source(cfg: ConfigDict) -> None:
-    """Raises `UserError` if `init_from` cannot hold a model; called before tokenization."""
-    if cfg.init_from is not None:
-        require_model(cfg.init_from)
+    """Raises `UserError` if `init_from` cannot hold a model, or holds another one; called before tokenization."""
+    if cfg.init_from is None:
+        return
+    source = architecture_of(require_model(cfg.init_from))
+    if source is not None and not issubclass(objective_class(cfg.objective.name), EncoderDecoderObjectiveConfig):
+        architecture_changes(f"init_from={cfg.init_from}", source, encoder_config(cfg), cfg.init_growth)
 
 
-def copy_architecture(cfg: ConfigDict, source: str) -> None:
-    """Sets `init_from`, and the keys of `model` to what config.json of a model of `transformers` says.
-
-    Args:
-        cfg: the config of a pretraining run, which is changed.
-        source: a folder, or `hub:NAME[@REVISION]`.
-
-    Raises:
-        UserError: there is no such model, or it is not supported.
-    """
-    values, _ = read_config_json(local_model(source))
+def architecture_of(folder: Path) -> EncoderConfig | None:
+    """Returns the architecture that config.json of a folder or run names; None where more than that file tells it."""
+    if (folder / "checkpoints").is_dir():
+        cfg = read_config(folder)
+        alone = cfg.objective.name in (
+            "mlm",
+            "clm",
+            "plm",
+            "mixture",
+        )  # others have a second network, or a task's model
+        return encoder_config(cfg) if alone else None
+    values, _ = read_config_json(folder)
     family = find_family(values["model_type"])
-    if family is None:
-        raise UserError(
-            f"{source}: model_type {values['model_type']!r} is not a family of transformers that is supported"
-        )
-    model = family.parse_config(values, f"{source}/config.json")
-    for name in names_where(EncoderConfig, lambda each: each.key):
-        cfg.model[name] = getattr(model, name)
-    cfg.model.preset, cfg.data.vocab_size, cfg.init_from = "none", model.vocab_size, source
-
-
-def continue_config(
-    model: str | os.PathLike[str],
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    config: str | os.PathLike[str] | ConfigDict | None = None,
-) -> ConfigDict:
-    """Returns a config of pretraining that continues a public model: its architecture, weights and tokenizer.
-
-    Args:
-        model: A folder of `transformers`, or `hub:NAME[@REVISION]`.
-        overrides: Values by dotted key, such as `{"data.sources": "text:corpus/*.txt", "train.num_steps": 1000}`.
-        config: Config with the other values, such as the learning rate; `base_config()` by default.
-
-    Raises:
-        UserError: There is no such model, it is not supported, or a key or value is not allowed.
-    """
-    cfg = base_config() if config is None else load_config(config)
-    copy_architecture(cfg, os.fspath(model))
-    cfg.data.tokenizer = os.fspath(model)
-    return load_config(cfg, overrides)
+    return None if family is None else family.parse_config(values, f"{folder}/config.json")
 
 
 def load_initial_weights(
@@ -198,12 +173,17 @@ def architecture_changes(name: str, source: EncoderConfig, config: EncoderConfig
         grows = growth == "refuse" and set(refused) <= set(larger_sizes(source, config))
         raise UserError(
             f"{name} is another model: {'; '.join(map(different.__getitem__, refused))}. Its weights would "
-            "not fit or would mean something else: set these keys of model.* to what they are there"
+            f"not fit or would mean something else: set {' '.join(_keys(source, refused))}"
             + f", or grow a smaller model with {named('config.init_growth', 'tile')}"
             * grows
         )
     printed_elsewhere = ("vocab_size", "pad_token_id", "max_position_embeddings")
     return [words for each, words in different.items() if each not in printed_elsewhere]
+
+
+def _keys(source: EncoderConfig, names: Sequence[str]) -> Iterator[str]:
+    """Yields the settings that make a model like the source."""
+    yield from (named(f"config.model.{name}", format_value(getattr(source, name))) for name in names)
 
 
 def _match_tokens(cfg: ConfigDict, folder: str, old: Tokenizer, new: Tokenizer) -> TokenMatch:

@@ -307,9 +307,9 @@ def _compare_tokenizer(
             if type(loaded).__name__ in (declared, "TokenizersBackend"):
                 raise
             log.warning(
-                "%s: transformers.AutoTokenizer makes a %s of any folder of this class of models, and so reads this "
+                "transformers.AutoTokenizer makes a %s of any folder of this class of models, and so reads this "
                 "tokenizer by other rules; load it with transformers.PreTrainedTokenizerFast",
-                *(folder, type(loaded).__name__),
+                type(loaded).__name__,
             )
     size = plain.get_vocab_size()
     if size > config.vocab_size:

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
+import bertjax
 from bertjax.checkpoint.surgery import collapse_paths, replace_leaves
+from bertjax.cli import main
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
@@ -283,3 +285,70 @@ def test_a_folder_without_a_model_is_refused_at_once(
 def test_a_way_that_there_is_not_is_refused(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.run("pretrain", "--workdir", tmp_path / "run", "--config.init_positions=stretch") == 2
     assert "init_positions must be one of tile, interpolate, not 'stretch'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "objective"),
+    [
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "mlm"),
+        ({"model_type": "bert", "architectures": ["BertForPreTraining"]}, "mlm"),  # no head for pairs is begun afresh
+        ({"model_type": "bert", "architectures": ["BertModel"], "max_position_embeddings": 64}, "mlm"),
+        ({"model_type": "electra", "architectures": ["ElectraForPreTraining"]}, "rtd"),
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "clm"),
+        ({"model_type": "xlnet", "architectures": ["XLNetLMHeadModel"]}, "plm"),
+    ],
+)
+def test_a_model_is_continued_by_the_objective_of_its_class(
+    values: dict[str, object], objective: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    cfg = bertjax.continue_config(tmp_path, {"train.num_steps": 50})
+    assert cfg.objective.name == objective and cfg.data.example_format == "full_sentences"
+    assert cfg.init_from == cfg.data.tokenizer == str(tmp_path)
+    assert (cfg.schedule.warmup_steps, cfg.optimizer.learning_rate) == (5, 5e-5)
+    assert cfg.data.seq_len == min(128, values.get("max_position_embeddings", 128))
+
+
+def test_a_config_may_be_the_recipe_of_what_continues(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "num_hidden_layers": 7}))
+    recipe, given = bertjax.continue_config(tmp_path, config="bert:mini"), bertjax.load_config("bert:mini")
+    assert recipe.train.num_steps == given.train.num_steps and recipe.data.example_format == given.data.example_format
+    assert recipe.model.num_layers == 7
+
+
+def test_what_cannot_be_continued_is_named(
+    lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "architectures": ["T5Model"]}))
+    sources = f"--config.data.sources=text:{lab.corpus}"
+    model, workdir = str(finished.workdir), ("--workdir", str(tmp_path / "run"))
+    for arguments, message in (
+        (("--continue", model), "--config.data.sources is missing: the text to continue with"),
+        ((), "give a config with --config, or a model with --continue"),
+        (("--config", "bert:mini", "--continue", model), "give a config with --config, or a model with --continue"),
+        (("--continue", str(tmp_path), sources), "'t5' is not a single network of transformers"),
+        (("--continue", model, sources, "--config.train.nun_steps=1"), "train.num_steps"),
+        (
+            ("--config", "bert:mini", f"--config.init_from={model}", sources),
+            "set --config.model.hidden_size=32 --config.model.num_layers=",  # ready to paste, before text is read
+        ),
+    ):
+        assert main(["pretrain", *workdir, *arguments]) == 2
+        printed = capsys.readouterr()
+        assert message in printed.err and "tokenised" not in printed.out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("source", ["run", "export"])
+def test_a_model_is_continued_in_one_line(
+    source: str, lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = finished.workdir if source == "run" else finished.workdir / "export"
+    command = ["pretrain", "--continue", str(model), f"--config.data.sources=text:{lab.corpus}"]
+    command += ["--workdir", str(tmp_path / "run"), "--config.train.num_steps=2", "--config.platform=cpu"]
+    command += [f"--config.data.cache_dir={tmp_path}/cache", "--config.mesh.data=1"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"continuing {model}, objective mlm: 2 steps of 32 x ")
+    assert (tmp_path / "run" / "export" / "model.safetensors").is_file()
+    assert main(command) == 0 and "nothing is left to train" in capsys.readouterr().out

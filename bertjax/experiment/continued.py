@@ -1,0 +1,110 @@
+"""Configs that continue a model: its architecture, weights, tokenizer and objective, and a recipe for pretraining."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertjax.config.defaults import base_config
+from bertjax.config.fields import names_where
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives import objective_class
+from bertjax.config.parse import load_config
+from bertjax.errors import UserError
+from bertjax.experiment.load import require_model
+from bertjax.experiment.workdir import read_config
+from bertjax.hf.keymaps import find_family
+from bertjax.hf.load import read_config_json
+
+_SEQ_LEN = 128
+_MASKING_OF_RTD = {"mask_token_rate": 0.85, "random_token_rate": 0.0}  # ELECTRA's
+
+
+def continue_config(
+    model: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    config: str | os.PathLike[str] | ConfigDict | None = None,
+) -> ConfigDict:
+    """Returns a config of pretraining that continues a model: its architecture, weights and tokenizer.
+
+    Args:
+        model: A run, a folder of `transformers`, or `hub:NAME[@REVISION]`.
+        overrides: Values by dotted key, such as `{"data.sources": "text:corpus/*.txt", "train.num_steps": 1000}`.
+        config: Config with the objective and the recipe. None: the objective that the head of the model was trained
+            with, in a run its own, and 2,000 steps of 32 sequences of 128 tokens, with a rate of 5e-5 that rises for a
+            tenth of them and falls to zero.
+
+    Raises:
+        UserError: There is no such model, it is not supported, or a key or value is not allowed.
+    """
+    source = os.fspath(model)
+    folder = require_model(source)
+    is_run = (folder / "checkpoints").is_dir()
+    cfg = base_config() if config is None else load_config(config)
+    if is_run:
+        stored = read_config(folder)
+        if config is None and not objective_class(stored.objective.name).is_finetuning:
+            cfg = stored
+        else:
+            for name, value in stored.model.items():
+                cfg.model[name] = value
+    else:
+        _copy_architecture(cfg, folder, source, with_objective=config is None)
+    if config is None:
+        _set_recipe(cfg)
+    cfg.init_from, cfg.resume_from = source, None
+    cfg.data.tokenizer = str(Path(source) / "tokenizer") if is_run else source
+    return load_config(cfg, overrides)
+
+
+def _copy_architecture(cfg: ConfigDict, folder: Path, source: str, with_objective: bool) -> None:
+    """Sets the keys of `model` to what config.json says, and the objective to that of its class."""
+    values, architecture = read_config_json(folder)
+    family = find_family(values["model_type"])
+    if family is None:
+        raise UserError(
+            f"{source}: model_type {values['model_type']!r} is not a single network of transformers that is supported"
+        )
+    model = family.parse_config(values, f"{source}/config.json")
+    for name in names_where(EncoderConfig, lambda each: each.key):
+        cfg.model[name] = getattr(model, name)
+    cfg.model.preset, cfg.data.vocab_size = "none", model.vocab_size
+    if not with_objective:
+        return
+    cfg.data.example_format = "full_sentences"
+    if "rtd" in (family.heads_of(architecture) or ()):
+        cfg.objective.name, cfg.generator.width_ratio = "rtd", 0.25
+        cfg.objective.masking.update(_MASKING_OF_RTD)
+    elif model.causal:
+        cfg.objective.name = "clm"
+    elif model.attention_position == "relative":  # XLNet's two streams
+        cfg.objective.name = "plm"
+    else:
+        cfg.objective.name = "mlm"
+
+
+def _set_recipe(cfg: ConfigDict) -> None:
+    positions = cfg.model.max_position_embeddings
+    cfg.data.seq_len = min(_SEQ_LEN, positions) if isinstance(positions, int) else _SEQ_LEN
+    cfg.train.phases, cfg.train.initial_batch_size, cfg.train.batch_ramp_steps = (), None, None
+    cfg.train.num_steps, cfg.train.batch_size = 2000, 32
+    cfg.optimizer.learning_rate = 5e-5
+    cfg.schedule.name = "linear"
+    cfg.schedule.warmup_steps = (cfg.train.get_ref("num_steps") + 9) // 10
+    for key in ("end_lr_ratio", "power", "decay_steps", "period_steps", "factor"):
+        cfg.schedule[key] = None
+
+
+def describe_recipe(cfg: ConfigDict) -> str:
+    """Returns what continues, and how, in one line."""
+    tokens = cfg.train.num_steps * cfg.train.batch_size * cfg.data.seq_len
+    return (
+        f"continuing {cfg.init_from}, objective {cfg.objective.name}: {cfg.train.num_steps:,} steps of "
+        f"{cfg.train.batch_size} x {cfg.data.seq_len} tokens ({tokens:,}), learning rate "
+        f"{cfg.optimizer.learning_rate:g} with {cfg.schedule.warmup_steps:,} steps of warmup"
+    )
