@@ -197,13 +197,13 @@ def check_bertjax(words: list[str]) -> None:
     except SystemExit as stopped:
         assert stopped.code == 0, f"bertjax does not accept {shlex.join(words)}"
         return
-    if options.signature.takes_config:
+    if options.signature.takes_config and options.config is not None:
         provide(rest)
         cfg = apply_overrides(load_config(options.config), rest)
         check(cfg)
         if options.command == "pretrain":
             resolve(cfg)
-    elif options.signature and options.signature.takes_overrides:
+    elif options.signature.takes_overrides:
         apply_overrides(base_config(), rest)
     else:
         assert [word for word in rest if word.startswith("--")] == [], f"unknown argument in {shlex.join(words)}"
@@ -335,7 +335,6 @@ SMALL: dict[str, dict[str, str]] = {
     },
     "continue": {
         "MODEL": "../first-model/runs/first/export",
-        "CONFIG": "quickstart",
         "TEXT": "text:../texts/en.txt",
         "HELD_OUT": "text:../texts/en-held-out.txt",
         "STEPS": "4",
@@ -343,8 +342,10 @@ SMALL: dict[str, dict[str, str]] = {
         "COLUMN": "sentence",
         "DEV": "tsv:../texts/en/dev.tsv",
         "EPOCHS": "0.2",
+        "LENGTH": "32",
     },
     "finetune": {
+        "LENGTH": "32",
         "MODEL": "../continue/runs/after/export",
         "DATA": "../texts/en",
         "EXAMPLES": "60",
