@@ -82,7 +82,7 @@ def test_results_have_the_configured_type(
     """The residual stream, norms and sums of a layer have it, on whatever platform."""
     for module in (attention_kernels, dropout, linear, platform):
         monkeypatch.setattr(module, "target_platform", lambda: target)
-    monkeypatch.setattr(platform, "_cpu_multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(platform, "cpu_multiplies_bfloat16", lambda: False)
     config = chosen_model(**values)
     assert (config.compute_dtype, config.result_dtype) == expected
     params = jax.eval_shape(lambda key: init_params(config, ("mlm",), key), jax.random.key(0))

@@ -61,7 +61,7 @@ def test_diverged() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "steps", "message"),
-    [(1e-3, 1e-4, 100, "must rise"), (0.0, 1.0, 100, "must rise"), (1e-5, 1.0, 5, "--steps must be at least 20")],
+    [(1e-3, 1e-4, 100, "must rise"), (0.0, 1.0, 100, "must rise"), (1e-5, 1.0, 5, "steps must be at least 20")],
 )
 def test_refused(low: float, high: float, steps: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
