@@ -51,8 +51,8 @@ def require_init_source(cfg: ConfigDict) -> None:
     """Raises `UserError` if `init_from` cannot hold a model, or holds another one; called before tokenization."""
     if cfg.init_from is None:
         return
-    source = architecture_of(require_model(cfg.init_from))
-    if source is not None and not issubclass(objective_class(cfg.objective.name), EncoderDecoderObjectiveConfig):
+    source, objective = architecture_of(require_model(cfg.init_from)), objective_class(cfg.objective.name)
+    if source is not None and not issubclass(objective, EncoderDecoderObjectiveConfig) and not objective.uses_teacher:
         architecture_changes(f"init_from={cfg.init_from}", source, encoder_config(cfg), cfg.init_growth)
 
 
