@@ -311,8 +311,8 @@ def test_a_model_is_continued_by_the_objective_of_its_class(
 
 def test_a_config_may_be_the_recipe_of_what_continues(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "num_hidden_layers": 7}))
-    recipe, given = bertjax.continue_config(tmp_path, config="bert:mini"), bertjax.load_config("bert:mini")
-    assert recipe.train.num_steps == given.train.num_steps and recipe.data.example_format == given.data.example_format
+    recipe, mini = bertjax.continue_config(tmp_path, config="bert:mini"), bertjax.load_config("bert:mini")
+    assert recipe.train.num_steps == mini.train.num_steps and recipe.data.example_format == mini.data.example_format
     assert recipe.model.num_layers == 7
 
 
