@@ -75,6 +75,6 @@ def test_an_encoder_becomes_both_towers(lab: Lab, finished: Finished, capsys: py
     assert load_source_model(lab.folder / "encoder").decoder is None
     vectors = ("--out", lab.folder / "vectors", "--sentence-transformers")
     assert lab.run("export", "--workdir", workdir, *vectors) == 2
-    assert "export the encoder with --network model" in capsys.readouterr().err
+    assert "export the encoder with --network=model" in capsys.readouterr().err
     assert lab.run("pretrain", "--workdir", lab.folder / "z", *settings, "--config.decoder.num_layers=1") == 0
     assert "fresh: decoder" in capsys.readouterr().out, "a decoder of other sizes is not the encoder"
