@@ -47,7 +47,7 @@ def get_config(source: str = "smoke") -> ConfigDict:
         make_smoke(config)
         config.model.num_key_value_heads = 2
         return config
-    from bertjax.experiment.init_from import copy_architecture
+    from bertjax.experiment.continued import copy_architecture
 
     copy_architecture(config, source)
     config.model.causal = False

@@ -234,7 +234,7 @@ def test_a_cycle_would_be_seen() -> None:
 
 def test_configs_import_only_what_declares_keys() -> None:
     """Or a function that reads sizes from a folder, where the config is of a model that is continued."""
-    allowed = {"bertjax.config.defaults", "bertjax.errors", "bertjax.experiment.init_from"}
+    allowed = {"bertjax.config.defaults", "bertjax.errors", "bertjax.experiment.continued"}
     for path in sorted((ROOT / "configs").rglob("*.py")):
         ours = {name for _, name in imports_of(path) if name.split(".")[0] == "bertjax"}
         assert ours <= allowed, f"{path.name} imports {ours - allowed}"

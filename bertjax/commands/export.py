@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bertjax.commands.arguments import Flag, Folder, Model, require_run, workdir_of
+from bertjax.commands.arguments import Flag, Folder, Model, Run, workdir_of
 from bertjax.commands.signatures import command
 from bertjax.errors import UserError, named, require_at_least
 from bertjax.experiment.export import export_model, export_run
@@ -15,20 +15,14 @@ from bertjax.hf import push
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling
-from bertjax.io.atomic import require_writable
+from bertjax.io.output import require_output_folder
 from bertjax.io.staging import local_copy, output_path
 from bertjax.io.units import parse_size
-from bertjax.storage import is_url
 
 
 @command
 def export(
-    run: Annotated[
-        Folder | None,
-        Flag(
-            "--workdir", type=Path, metavar="WORKDIR", key="workdir", help="work directory of a run", check=require_run
-        ),
-    ] = None,
+    run: Run | None = None,
     out: Annotated[Folder | None, Flag(type=Path, metavar="FOLDER", required=True)] = None,
     *,
     model: Model | None = None,
@@ -79,10 +73,10 @@ def export(
         raise UserError(f"{named('pooling')} and {named('max_length')} need {named('sentence_transformers', True)}")
     if public and push_to_hub is None:
         raise UserError(f"{named('public')} needs {named('push_to_hub')} OWNER/NAME")
-    assert out is not None
+    if out is None:
+        raise UserError(f"{named('out')} is missing: the folder to write")
+    require_output_folder(out)
     folder = Path(out).expanduser()
-    if not is_url(folder):
-        require_writable(named("out"), folder.parent)
     if push_to_hub is not None:
         push.check_repository(push_to_hub, overwrite=overwrite)
     storage: dict[str, Any] = {
@@ -95,16 +89,14 @@ def export(
         if model is None:
             workdir = workdir_of(run)
             stored = load_run(workdir, step, average_last)
-            origin = f"Step {stored.step}"
+            message = f"Step {stored.step}, exported by bertjax"
             export_run(stored, workdir, local, network=network, **storage)
         else:
-            origin = str(model)
+            message = "Exported by bertjax"
             loaded = model if isinstance(model, PretrainedModel | PretrainedEncoderDecoder) else load_pretrained(model)
             export_model(loaded, local, **storage)
         if push_to_hub is not None:
-            address = push.push_to_hub(
-                local, push_to_hub, private=not public, overwrite=overwrite, message=f"{origin}, exported by bertjax"
-            )
+            address = push.push_to_hub(local, push_to_hub, private=not public, overwrite=overwrite, message=message)
             print(f"uploaded to {address}")
     return local_copy(folder)
 

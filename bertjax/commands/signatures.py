@@ -217,13 +217,13 @@ def _fields(annotation: Any, group: str) -> dict[str, Parameter]:
     declared = settings_of(getattr(importlib.import_module(module), name))
     return {
         name: Parameter(
-            name,
-            each.kind,
-            Flag(metavar="IDS" if each.many else "VALUE"),
-            None,
-            False,
-            each.help.replace("%", "%%"),
-            group,
+            name=name,
+            kind=bool if each.kind is bool else str,  # text, which the page parses as it does any setting
+            declared=Flag(metavar="IDS" if each.many else "VALUE"),
+            default=None,
+            required=False,
+            help=each.help.replace("%", "%%"),
+            group=group,
         )
         for name, each in declared.items()
     }

@@ -14,10 +14,9 @@ from bertjax.data.added_words import read_words
 from bertjax.data.added_words import split_words as find_split_words
 from bertjax.data.tokenizer_io import save_huggingface_tokenizer, save_tokenizer
 from bertjax.errors import UserError, comma_list, named
-from bertjax.io.atomic import require_writable, write_text
-from bertjax.io.output import Summary
+from bertjax.io.atomic import write_text
+from bertjax.io.output import Summary, require_output_folder
 from bertjax.io.staging import output_path
-from bertjax.storage import is_url
 
 _SAMPLE = 12
 _SHOWN = 100
@@ -49,8 +48,7 @@ def tokenizer(
         bertjax tokenizer --config bert:base --out tokenizer --config.data.sources='text:corpus/*.txt.gz'
     """
     cfg = command_config(config, overrides)
-    if not is_url(out):
-        require_writable(named("out"), Path(out).parent)
+    require_output_folder(out)
     with output_path(Path(out)) as local:
         if split_words is not None:
             trained = tokenizer_from_config.load_or_train_tokenizer(cfg)

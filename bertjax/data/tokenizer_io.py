@@ -164,10 +164,10 @@ def _read_export(files: Mapping[str, bytes], folder: Path) -> Tokenizer | None:
     token_types = "token_type_ids" in declared.get("model_input_names", ())
     read = with_facts(backend, TokenizerFacts(roles, token_types, *sides))
     specs = [FAMILIES[name]] if name in FAMILIES and {*FAMILIES[name].roles.values()} <= {*backend.tokens} else []
-    for spec, fits in (*((each, False) for each in (*specs, read.spec)), *((each, True) for each in specs)):
-        tokenizer = Tokenizer(backend, name, lowercase, spec)
-        if fits:  # a model that has no token types
-            tokenizer.token_types = token_types
+    candidates = [Tokenizer(backend, name, lowercase, spec) for spec in (*specs, read.spec, *specs)]
+    for tokenizer in candidates[len(specs) + 1 :]:  # of a model without token types
+        tokenizer.token_types = token_types
+    for tokenizer in candidates:
         if tokenizer.huggingface_facts(length).items() <= files.items():
             return tokenizer
     return None

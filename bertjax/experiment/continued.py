@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.defaults import base_config
+from bertjax.config.defaults import base_config, set_linear_schedule
 from bertjax.config.fields import names_where
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_class
@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.load import require_model
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.keymaps import find_family
-from bertjax.hf.load import read_config_json
+from bertjax.hf.load import local_model, read_config_json
 
 _SEQ_LEN = 128
 _MASKING_OF_RTD = {"mask_token_rate": 0.85, "random_token_rate": 0.0}  # ELECTRA's
@@ -54,7 +54,9 @@ def continue_config(
             for name, value in stored.model.items():
                 cfg.model[name] = value
     else:
-        _copy_architecture(cfg, folder, source, with_objective=config is None)
+        heads = copy_architecture(cfg, source)
+        if config is None:
+            _set_objective(cfg, heads)
     if config is None:
         _set_recipe(cfg)
     cfg.init_from, cfg.resume_from = source, None
@@ -62,9 +64,20 @@ def continue_config(
     return load_config(cfg, overrides)
 
 
-def _copy_architecture(cfg: ConfigDict, folder: Path, source: str, with_objective: bool) -> None:
-    """Sets the keys of `model` to what config.json says, and the objective to that of its class."""
-    values, architecture = read_config_json(folder)
+def copy_architecture(cfg: ConfigDict, source: str) -> tuple[str, ...]:
+    """Sets `init_from`, and the keys of `model` to what config.json of a model of `transformers` says.
+
+    Args:
+        cfg: the config of a pretraining run, which is changed.
+        source: a folder, or `hub:NAME[@REVISION]`.
+
+    Returns:
+        The heads of the class that config.json names.
+
+    Raises:
+        UserError: there is no such model, or it is not supported.
+    """
+    values, architecture = read_config_json(local_model(source))
     family = find_family(values["model_type"])
     if family is None:
         raise UserError(
@@ -73,16 +86,19 @@ def _copy_architecture(cfg: ConfigDict, folder: Path, source: str, with_objectiv
     model = family.parse_config(values, f"{source}/config.json")
     for name in names_where(EncoderConfig, lambda each: each.key):
         cfg.model[name] = getattr(model, name)
-    cfg.model.preset, cfg.data.vocab_size = "none", model.vocab_size
-    if not with_objective:
-        return
+    cfg.model.preset, cfg.data.vocab_size, cfg.init_from = "none", model.vocab_size, source
+    return family.heads_of(architecture) or ()
+
+
+def _set_objective(cfg: ConfigDict, heads: tuple[str, ...]) -> None:
+    """Sets the objective that a model with these heads was trained with."""
     cfg.data.example_format = "full_sentences"
-    if "rtd" in (family.heads_of(architecture) or ()):
+    if "rtd" in heads:
         cfg.objective.name, cfg.generator.width_ratio = "rtd", 0.25
         cfg.objective.masking.update(_MASKING_OF_RTD)
-    elif model.causal:
+    elif cfg.model.causal:
         cfg.objective.name = "clm"
-    elif model.attention_position == "relative":  # XLNet's two streams
+    elif cfg.model.attention_position == "relative":  # XLNet's two streams
         cfg.objective.name = "plm"
     else:
         cfg.objective.name = "mlm"
@@ -94,10 +110,7 @@ def _set_recipe(cfg: ConfigDict) -> None:
     cfg.train.phases, cfg.train.initial_batch_size, cfg.train.batch_ramp_steps = (), None, None
     cfg.train.num_steps, cfg.train.batch_size = 2000, 32
     cfg.optimizer.learning_rate = 5e-5
-    cfg.schedule.name = "linear"
-    cfg.schedule.warmup_steps = (cfg.train.get_ref("num_steps") + 9) // 10
-    for key in ("end_lr_ratio", "power", "decay_steps", "period_steps", "factor"):
-        cfg.schedule[key] = None
+    set_linear_schedule(cfg)
 
 
 def describe_recipe(cfg: ConfigDict) -> str:

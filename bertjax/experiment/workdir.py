@@ -152,10 +152,16 @@ def read_config(workdir: Path) -> ConfigDict:
     if not stored.is_file():
         raise UserError(f"{display_path(workdir)} is not a work directory: it has no config.json")
     try:
-        return from_json(stored.read_text(encoding="utf-8"))
+        text = stored.read_text(encoding="utf-8")
+        return from_json(text)
     except UnicodeDecodeError as error:
         raise UserError(f"{stored}: invalid UTF-8 at byte {error.start}; restore the file of this run") from None
     except UserError as error:
+        if '"model_type"' in text:
+            raise UserError(
+                f"{display_path(workdir)} is a model of transformers, not the work directory of a run; commands that "
+                "read any model take it as --model"
+            ) from None
         raise UserError(f"{stored}: {error}") from None
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
+import bertjax
 from bertjax.commands import export as command
+from bertjax.errors import UserError
 from bertjax.hf import push
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_folders import read_pooling
@@ -38,6 +40,36 @@ def test_shards_of_two_bytes_per_weight(lab: Lab, finished: Finished, tmp_path: 
     assert len(set(index["weight_map"].values())) > 1
     before, after = (load_pretrained(folder).params for folder in (finished.workdir / "export", out))
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x.astype("bfloat16").astype("float32"), y), before, after)
+
+
+@pytest.mark.parametrize("source", ["workdir", "export"])
+def test_any_model_is_written_again(
+    source: str, lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = finished.workdir if source == "workdir" else finished.workdir / "export"
+    assert lab.run("export", "--model", model, "--out", tmp_path / "half", "--dtype", "bfloat16") == 0
+    assert f"exported to {tmp_path / 'half'}, read back" in capsys.readouterr().out
+    before, after = (load_pretrained(folder).params for folder in (finished.workdir / "export", tmp_path / "half"))
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x.astype("bfloat16").astype("float32"), y), before, after)
+    folder = bertjax.export(model=model, out=tmp_path / "vectors", sentence_transformers=True, max_length=9)
+    library = pytest.importorskip("sentence_transformers").SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(bertjax.embed(folder, ["the cat sees"]), library.encode(["the cat sees"]), atol=1e-5)
+
+
+def test_one_source_of_an_export(
+    lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export, out = finished.workdir / "export", ("--out", tmp_path / "out")
+    for arguments, message in (
+        (out, "give a run with --workdir, or any other model with --model"),
+        ((*out, "--workdir", finished.workdir, "--model", export), "give a run with --workdir"),
+        ((*out, "--model", export, "--step", "4"), "--step, --average-last and --network are those of a run"),
+        ((*out, "--workdir", export), "is a model of transformers, not the work directory of a run"),
+    ):
+        assert lab.run("export", *arguments) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"^out is missing: the folder to write$"):
+        bertjax.export(finished.workdir)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,18 @@ def test_texts_of_lines(
     assert tokenizer.engine.decode(new.tolist(), skip_special_tokens=True) == records[1]["generated"]
 
 
+def test_settings_are_read_by_their_types(folders: dict[str, Path], capsys: Capture) -> None:
+    """Lists, None and 1e1 as in `--config.KEY=VALUE`; a wrong value is an error of one line."""
+    model = str(folders["causal"])
+    flags = ["--eos-token-id", "2,3", "--max-length", "None", "--max-new-tokens", "1e1", "--early-stopping", "never"]
+    assert main(["generate", "--model", model, "the cat sees", *flags]) == 0
+    settings = {"eos_token_id": [2, 3], "max_new_tokens": 10, "early_stopping": "never"}
+    expected = bertjax.generate(model, ["the cat sees"], **settings)
+    assert [json.loads(line)["generated"] for line in capsys.readouterr().out.splitlines()] == expected
+    assert main(["generate", "--model", model, "the cat sees", "--num-beams", "two"]) == 2
+    assert capsys.readouterr().err.startswith("bertjax generate: --num-beams")
+
+
 def test_choices_by_likelihood(folders: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     rows = [("the cat sees", "good"), ("the dog", "bad"), ("red", "good"), ("big", "bad")]
     path, out = tmp_path / "test.tsv", tmp_path / "scores.jsonl"

@@ -11,7 +11,7 @@ import functools
 from ml_collections import ConfigDict
 
 from bertjax.config.data import DataConfig
-from bertjax.config.defaults.debug_size import make_smoke
+from bertjax.config.defaults.debug_size import make_smoke, set_linear_schedule
 from bertjax.config.defaults.finetune_recipes import RECIPES, make_task
 from bertjax.config.defaults.recipe_phases import phase_text, set_phase_sources
 from bertjax.config.defaults.seq2seq_recipes import RECIPES as SEQ2SEQ_RECIPES
@@ -40,6 +40,7 @@ __all__ = [
     "make_smoke",
     "make_task",
     "phase_text",
+    "set_linear_schedule",
     "set_phase_sources",
 ]
 

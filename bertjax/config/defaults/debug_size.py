@@ -7,6 +7,14 @@ from ml_collections import ConfigDict
 from bertjax.config.run import every
 
 
+def set_linear_schedule(config: ConfigDict) -> None:
+    """Sets a learning rate that rises for a tenth of the steps and falls to zero."""
+    config.schedule.name = "linear"
+    config.schedule.warmup_steps = (config.train.get_ref("num_steps") + 9) // 10
+    for key in ("end_lr_ratio", "power", "decay_steps", "period_steps", "factor"):
+        config.schedule[key] = None
+
+
 def make_smoke(config: ConfigDict) -> None:
     """Turns a recipe into a small one of the same family: two layers of 128, minutes on two CPU cores, then exported.
 
@@ -31,9 +39,6 @@ def make_smoke(config: ConfigDict) -> None:
     config.optimizer.eps = 1e-8
     config.optimizer.clip_norm = 1.0
     config.optimizer.bias_correction = True
-    config.schedule.name = "linear"
-    config.schedule.warmup_steps = (config.train.get_ref("num_steps") + 9) // 10
-    for key in ("end_lr_ratio", "power", "decay_steps", "period_steps", "factor"):
-        config.schedule[key] = None
+    set_linear_schedule(config)
     config.eval.interval_steps = every(config, 10)
     config.eval.num_batches = 16
