@@ -51,8 +51,8 @@ def require_init_source(cfg: ConfigDict) -> None:
     """Raises `UserError` if `init_from` cannot hold a model, or holds another one; called before tokenization."""
     if cfg.init_from is None:
         return
-    source, objective = architecture_of(require_model(cfg.init_from)), objective_class(cfg.objective.name)
-    if source is not None and not issubclass(objective, EncoderDecoderObjectiveConfig) and not objective.uses_teacher:
+    source = architecture_of(require_model(cfg.init_from))
+    if source is not None and _trains_one_model(cfg) and not objective_class(cfg.objective.name).uses_teacher:
         architecture_changes(f"init_from={cfg.init_from}", source, encoder_config(cfg), cfg.init_growth)
 
 
@@ -60,16 +60,16 @@ def architecture_of(folder: Path) -> EncoderConfig | None:
     """Returns the architecture that config.json of a folder or run names; None where more than that file tells it."""
     if (folder / "checkpoints").is_dir():
         cfg = read_config(folder)
-        alone = cfg.objective.name in (
-            "mlm",
-            "clm",
-            "plm",
-            "mixture",
-        )  # others have a second network, or a task's model
-        return encoder_config(cfg) if alone else None
+        return encoder_config(cfg) if _trains_one_model(cfg) else None
     values, _ = read_config_json(folder)
     family = find_family(values["model_type"])
     return None if family is None else family.parse_config(values, f"{folder}/config.json")
+
+
+def _trains_one_model(cfg: ConfigDict) -> bool:
+    """Returns whether `model` describes all of what a run is known by: it pretrains, and no encoder-decoder."""
+    objective = objective_class(cfg.objective.name)
+    return not objective.is_finetuning and not issubclass(objective, EncoderDecoderObjectiveConfig)
 
 
 def load_initial_weights(
