@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from bertjax.commands.export import export as export
     from bertjax.commands.fill_mask import fill_mask as fill_mask
     from bertjax.commands.finetune import finetune as finetune
-    from bertjax.commands.finetune import sweep as sweep
     from bertjax.commands.generate import generate as generate
     from bertjax.commands.inspect_data import inspect_data as inspect_data
     from bertjax.commands.lr_find import lr_find as lr_find
     from bertjax.commands.predict import predict as predict
     from bertjax.commands.prepare import prepare as prepare
     from bertjax.commands.pretrain import pretrain as pretrain
+    from bertjax.commands.pretrain import sweep as sweep
     from bertjax.commands.pseudo_label import pseudo_label as pseudo_label
     from bertjax.commands.score_choices import score_choices as score_choices
     from bertjax.config.model import EncoderConfig as EncoderConfig
@@ -57,14 +57,14 @@ _NAMES = {
     "bertjax.commands.evaluate": ("evaluate",),
     "bertjax.commands.export": ("export",),
     "bertjax.commands.fill_mask": ("fill_mask",),
-    "bertjax.commands.finetune": ("finetune", "sweep"),
+    "bertjax.commands.finetune": ("finetune",),
     "bertjax.commands.generate": ("generate",),
     "bertjax.commands.inspect_data": ("inspect_data",),
     "bertjax.commands.lr_find": ("lr_find",),
     "bertjax.commands.predict": ("predict",),
     "bertjax.commands.pseudo_label": ("pseudo_label",),
     "bertjax.commands.prepare": ("prepare",),
-    "bertjax.commands.pretrain": ("pretrain",),
+    "bertjax.commands.pretrain": ("pretrain", "sweep"),
     "bertjax.commands.score_choices": ("score_choices",),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.config.parse": ("load_config",),

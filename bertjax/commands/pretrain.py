@@ -1,29 +1,32 @@
-"""Pretraining: what is wrong with the config or the work directory is an error before jax is imported."""
+"""Pretraining, and runs over seeds and a grid: a wrong config or work directory is an error before jax is imported."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ml_collections import ConfigDict
 
-from bertjax.commands.arguments import Config, Flag, NewWorkdir, Overrides
+from bertjax.commands.arguments import Config, Flag, Grid, NewWorkdir, Overrides, Seeds
 from bertjax.commands.signatures import command
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import read_group
+from bertjax.config.objectives import objective_class
 from bertjax.config.parse import load_config
 from bertjax.errors import UserError, named
 from bertjax.experiment.hub_names import recall_commits
 from bertjax.experiment.workdir import changed_keys, check_start
 from bertjax.io.staging import display_path, local_copy
 from bertjax.report.render import FILE as REPORT
+from bertjax.runtime.cluster import find_process_info
 from bertjax.runtime.process_group import join_processes
 
 if TYPE_CHECKING:
     from bertjax.experiment.run import Run
+    from bertjax.experiment.sweep import SweepResult
 
 
 @command
@@ -50,14 +53,44 @@ def pretrain(config: Config, workdir: NewWorkdir, overrides: Overrides = None) -
     return open_run(folder)
 
 
+@command
+def sweep(
+    config: Config,
+    workdir: NewWorkdir,
+    overrides: Overrides = None,
+    *,
+    seeds: Sequence[int] = (),
+    grid: Mapping[str, Sequence[Any]] | None = None,
+) -> list[SweepResult]:
+    """Train with every seed and all combinations of values: `bertjax pretrain` or `finetune` with --seeds and --grid.
+
+    Args:
+        config: that of pretraining or of a task
+        workdir: directory of all runs, which are in `workdir`/POINT/seed-N
+        overrides: values by dotted key
+        seeds: that of the config if there are none
+        grid: values to try by dotted key
+
+    Returns:
+        One result per combination, with `metrics` and `workdirs` by seed, `mean(metric)` and `stdev(metric)`.
+
+    Raises:
+        UserError: nothing is held out, or a combination is not a valid config.
+        KeyboardInterrupt: after Ctrl-C, when the state is saved; the same call resumes.
+    """
+    return train_all(training_config(config, overrides), local_copy(workdir), seeds, grid or {})
+
+
 def main(
     config: Config | None = None,
     workdir: NewWorkdir | None = None,
     overrides: Overrides = None,
     *,
     continue_from: Annotated[str | None, Flag("--continue", metavar="MODEL")] = None,
+    seeds: Seeds = None,
+    grid: Grid = None,
 ) -> None:
-    """Trains, or estimates what that costs with `dry_run=true`.
+    """Trains, once or over seeds and a grid, or estimates what that costs with `dry_run=true`.
 
     Args:
         continue_from: instead of a config: a Hugging Face folder, a run or hub:NAME whose architecture, tokenizer,
@@ -72,6 +105,8 @@ def main(
         dry_run(cfg)
     elif workdir is None:
         raise UserError(f"{named('workdir')} is missing: the directory for checkpoints, metrics and the export")
+    elif seeds or grid:
+        train_all(cfg, local_copy(workdir), read_seeds(seeds), read_grid(grid))
     else:
         train(cfg, local_copy(workdir))
 
@@ -117,6 +152,54 @@ def train_together(function: Callable[..., object], cfg: ConfigDict, workdir: Pa
             print(f"    bertjax export --workdir {shlex.quote(display_path(workdir))} --out FOLDER")
         if cfg.report.enabled and (workdir / REPORT).exists():
             print(f"report: {display_path(workdir / REPORT)}")
+
+
+def train_all(
+    cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Mapping[str, Sequence[Any]]
+) -> list[SweepResult]:
+    """Trains over seeds and a grid; prints the means, and compares all runs on one page.
+
+    Args:
+        cfg: checked config of pretraining or of a task.
+        workdir: directory of all runs.
+        seeds: seeds; that of the config if there are none.
+        grid: values to try by dotted key.
+    """
+    if find_process_info(read_group(cfg, DistributedConfig)) is not None:
+        raise UserError(f"{named('seeds')} and {named('grid')} train in one process: set distributed.cluster=none")
+    from bertjax.experiment.sweep import summarize, sweep
+    from bertjax.report.training_callbacks import ReportWriter, write_seed_scores
+
+    results = []
+    for result in sweep(cfg, workdir, seeds, grid, ReportWriter):
+        results.append(result)
+        if cfg.report.enabled and objective_class(cfg.objective.name).is_finetuning and len(result.metrics) > 1:
+            write_seed_scores(result.workdirs, result.metrics)
+    print("\n".join(summarize(results)))
+    runs = [each for result in results for each in result.workdirs.values()]
+    if cfg.report.enabled and len(runs) > 1:
+        from bertjax.commands.compare import compare
+
+        compare(runs, out=(page := workdir / "compare.html"))
+        print(f"charts: {display_path(page)}")
+    return results
+
+
+def read_seeds(text: str | None) -> list[int]:
+    """Reads 0,1,2."""
+    seeds = text.split(",") if text else []
+    if not all(seed.strip().isdecimal() for seed in seeds):
+        raise UserError(f"{named('seeds')} {text} is not a list of whole numbers such as 0,1,2")
+    return list(map(int, seeds))
+
+
+def read_grid(texts: Sequence[str] | None) -> dict[str, list[str]]:
+    """Reads KEY=VALUE,VALUE of every text."""
+    texts = texts or ()
+    axes = {key: list(filter(None, joined.split(","))) for key, _, joined in (text.partition("=") for text in texts)}
+    if len(axes) < len(texts):
+        raise UserError(f"{named('grid')} names a key twice: give all of its values at once")
+    return axes
 
 
 def training_config(config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str, Any] | None) -> ConfigDict:

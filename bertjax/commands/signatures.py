@@ -76,6 +76,13 @@ class Parameter:
         """The flag, or the name of a positional argument."""
         return self.declared.name or "--" + self.name.replace("_", "-")
 
+    @property
+    def positional(self) -> str | None:
+        """Name under which argparse keeps words without a flag that are values of this argument."""
+        if self.declared.typed:
+            return f"{self.name}_typed"
+        return self.name if self.declared.nargs == "*" and not self.flag.startswith("-") else None
+
     def spelled(self, *value: object) -> str:
         """Returns the flag with its value: `--header`, `--no-header`, `--max-length=64`."""
         if self.kind is bool and value:
@@ -105,8 +112,12 @@ class Parameter:
         if is_flag and self.default not in (None, False, ()) and "default" not in self.help:
             options["help"] += f" (default {self.default})"
         if is_flag:
-            options |= {"dest": self.name, "required": self.required or declared.required}
+            is_required = declared.required or (self.required and not declared.typed)
+            options |= {"dest": self.name, "required": is_required}
         parser.add_argument(self.flag if is_flag else self.name, **options)
+        if declared.typed:
+            about = f"instead of {self.flag}"
+            parser.add_argument(self.positional, metavar=declared.typed, nargs="*", default=(), help=about)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +209,7 @@ def _parameters(function: ast.FunctionDef, entries: dict[str, str], first: int =
             name=argument.arg,
             kind=kind,
             declared=flag,
-            default=None if default is None else ast.literal_eval(default),
+            default=flag.default if default is None or (value := ast.literal_eval(default)) is None else value,
             required=default is None,
             help=" ".join(entries.get(argument.arg, flag.help).split()).partition("; in Python")[0],
         )

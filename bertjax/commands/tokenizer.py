@@ -7,6 +7,7 @@ from typing import Annotated
 
 from bertjax.commands.arguments import Config, Flag, Overrides
 from bertjax.commands.signatures import command
+from bertjax.config.defaults import base_config
 from bertjax.config.parse import command_config
 from bertjax.data import tokenizer_from_config
 from bertjax.data.added_words import add_words as with_words
@@ -24,17 +25,20 @@ _SHOWN = 100
 
 @command
 def tokenizer(
-    config: Config,
-    out: Annotated[str | Path, Flag(type=Path, metavar="FOLDER")],
+    config: Config | None = None,
+    out: Annotated[str | Path | None, Flag(type=Path, metavar="FOLDER", required=True)] = None,
     overrides: Overrides = None,
     *,
+    tokenizer: Annotated[str | Path | None, Flag(type=Path, metavar="FOLDER")] = None,
     split_words: int | None = None,
     add_words: Annotated[str | Path | None, Flag(type=Path, metavar="FILE")] = None,
 ) -> Summary:
     """Train the tokenizer of a config, find words that it splits, or add words to it.
 
     Args:
+        config: its tokenizer and text (default: those that --config.KEY=VALUE sets)
         out: new folder; with --split-words a file
+        tokenizer: folder, tokenizer.json or hub:NAME of a trained tokenizer, instead of that of the config
         split_words: write the N most frequent words of the corpus that the tokenizer splits, for --add-words
         add_words: words that become single tokens, one per line, after the last id
 
@@ -47,7 +51,12 @@ def tokenizer(
     Example:
         bertjax tokenizer --config bert:base --out tokenizer --config.data.sources='text:corpus/*.txt.gz'
     """
-    cfg = command_config(config, overrides)
+    if out is None:
+        raise UserError(f"{named('out')} is missing: the folder to write")
+    if config is None and tokenizer is None and not overrides:
+        raise UserError(f"give a config with {named('config')}, or a tokenizer with {named('tokenizer')}")
+    of_folder = {} if tokenizer is None else {"data.tokenizer": str(tokenizer)}
+    cfg = command_config(base_config() if config is None else config, {**(overrides or {}), **of_folder})
     require_output_folder(out)
     with output_path(Path(out)) as local:
         if split_words is not None:

@@ -40,8 +40,9 @@ class TaskConfig(Settings, group="task"):
     )
     text_column: str | None = setting(
         None,
-        help="Column of the text, by name or number (0: the first, -1: the last). None: text; for seq2seq "
-        "source, for tokens the column tokens, in CoNLL files column 0. translation.en is a field inside another one.",
+        help="Column of the text, by name or number (0: the first, -1: the last). None: text, or the only column of "
+        "texts besides label and id; for seq2seq source, for tokens the column tokens, in CoNLL files column 0. "
+        "translation.en is a field inside another one.",
     )
     pair_column: str | None = setting(None, help="Column of the second text; None: single texts.")
     label_column: str | None = setting(

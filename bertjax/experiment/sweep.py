@@ -1,4 +1,4 @@
-"""Runs of a task over seeds and the points of a grid: their means, standard deviations, and the best point."""
+"""Runs over seeds and the points of a grid: their means, standard deviations, and the best point."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
+from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import set_values
 from bertjax.errors import UserError, named
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback
 from bertjax.experiment.finetune import train_task
+from bertjax.experiment.hub_names import recall_commits
+from bertjax.experiment.pretrain import pretrain
+from bertjax.experiment.run import open_run
 from bertjax.experiment.task import Task, read_task, require_task, task_batches
-from bertjax.experiment.workdir import has_checkpoints, hold_workdir, read_config
+from bertjax.experiment.workdir import changed_keys, has_checkpoints, hold_workdir, read_config
 from bertjax.finetuning.batch_layout import choose_batch_sizes, choose_shapes
 from bertjax.io import atomic
 from bertjax.io.staging import stored_folder
@@ -41,6 +45,10 @@ class SweepPoint:
         keys = [key.rpartition(".")[2] for key, _ in self.settings]
         keys = keys if len(set(keys)) == len(keys) else [key for key, _ in self.settings]
         return ",".join(f"{key}={value}" for key, (_, value) in zip(keys, self.settings, strict=True)).replace("/", "_")
+
+    def title(self, seed: int) -> str:
+        """Line that is printed before the run of a seed."""
+        return f"--- {self.name + ', ' if self.settings else ''}seed {seed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +76,12 @@ def sweep(
     grid: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     make_callback: Callable[[], Callback] = Callback,
 ) -> Iterator[SweepResult]:
-    """Finetunes every point of a grid with every seed, one after the other; the same call resumes a stopped sweep.
+    """Trains every point of a grid with every seed, one after the other; the same call resumes a stopped sweep.
 
     Runs are in `workdir`/POINT/seed-N; `workdir`/sweep.json has the metrics of all of them.
 
     Args:
-        cfg: Config of the task.
+        cfg: Config of pretraining or of a task.
         workdir: Directory of all runs.
         seeds: Seeds; that of the config if there are none.
         grid: Values by dotted key; the points are all combinations.
@@ -85,9 +93,12 @@ def sweep(
     Raises:
         UserError: Nothing is held out, a seed or key is given twice, or a point of the grid is not a valid config.
     """
-    require_task(cfg)
-    if not cfg.task.eval:
-        raise UserError("task.eval is empty: seeds and grids are compared by held-out scores")
+    is_task = objective_class(cfg.objective.name).is_finetuning
+    if is_task:
+        require_task(cfg)
+        if not cfg.task.eval:
+            raise UserError("task.eval is empty: seeds and grids are compared by held-out scores")
+    train_seeds = _finetune_seeds if is_task else _pretrain_seeds
     seeds = list(seeds) or [cfg.seed]
     if len(set(seeds)) < len(seeds):
         raise UserError(f"{named('seeds')} names a seed twice: {', '.join(map(str, seeds))}")
@@ -105,7 +116,7 @@ def sweep(
         for point, point_cfg in configs.items():
             folder = workdir / point.name if point.settings else workdir
             workdirs = {seed: folder / f"seed-{seed}" for seed in seeds}
-            results.append(SweepResult(point, _train_seeds(point_cfg, point, workdirs, make_callback), workdirs))
+            results.append(SweepResult(point, train_seeds(point_cfg, point, workdirs, make_callback), workdirs))
             atomic.write_json(workdir / "sweep.json", [_to_json(result) for result in results])
             yield results[-1]
 
@@ -131,17 +142,39 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> Iterator[SweepPoint]:
     yield from (SweepPoint(settings) for settings in itertools.product(*axes))
 
 
-def _train_seeds(
+def _pretrain_seeds(
     cfg: ConfigDict, point: SweepPoint, workdirs: Mapping[int, Path], make_callback: Callable[[], Callback]
 ) -> dict[int, dict[str, float]]:
-    """Trains a point with every seed on data that are read once; returns the held-out metrics."""
+    """Pretrains a point with every seed, but for finished runs; returns the metrics of the last evaluation."""
+    metrics: dict[int, dict[str, float]] = {}
+    for seed, workdir in workdirs.items():
+        seed_cfg = _with_settings(cfg, [("seed", seed)])
+        recall_commits(seed_cfg, workdir)
+        print(point.title(seed))
+        if not _is_finished(seed_cfg, workdir):
+            pretrain(seed_cfg, workdir, callback=make_callback())
+        metrics[seed] = dict(open_run(workdir).metrics)
+    return metrics
+
+
+def _is_finished(cfg: ConfigDict, workdir: Path) -> bool:
+    if changed_keys(workdir, cfg) or not has_checkpoints(workdir):
+        return False
+    run = open_run(workdir)
+    return run.step >= cfg.train.num_steps and (run.export is not None or not cfg.export.at_end)
+
+
+def _finetune_seeds(
+    cfg: ConfigDict, point: SweepPoint, workdirs: Mapping[int, Path], make_callback: Callable[[], Callback]
+) -> dict[int, dict[str, float]]:
+    """Finetunes a point with every seed on data that are read once; returns the held-out metrics."""
     metrics: dict[int, dict[str, float]] = {}
     first_seed, first_workdir = next(iter(workdirs.items()))
     first = read_task(cfg, first_workdir)
     shapes = _batch_shapes(cfg, first, list(workdirs))
     for seed, workdir in workdirs.items():
         seed_cfg = _with_settings(cfg, [("seed", seed)])
-        print(f"--- {point.name + ', ' if point.settings else ''}seed {seed}")
+        print(point.title(seed))
         # A task that was read for a resumed run has no initial weights.
         shared = seed == first_seed or first.source is not None or cfg.task.from_scratch or has_checkpoints(workdir)
         task = first if shared else read_task(seed_cfg, workdir)
@@ -166,17 +199,16 @@ def _batch_shapes(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str
 
 def summarize(results: Sequence[SweepResult]) -> list[str]:
     """Returns a table of means and standard deviations, with the point of the best `checkpoint.best_metric` marked."""
-    best_metric = read_config(next(iter(results[0].workdirs.values()))).checkpoint.best_metric
-    assert best_metric is not None  # `sweep` requires held-out examples
+    best_metric = read_config(next(iter(results[0].workdirs.values()))).checkpoint.best_metric or "eval/loss"
     seeds = list(results[0].metrics)
-    names = [name for name in results[0].metrics[seeds[0]] if not name.endswith("loss")]
     best = results[0]
     for result in results[1:]:
         best = result if is_better(best_metric, result.mean(best_metric), best.mean(best_metric)) else best
     lines = [f"means of {len(seeds)} seeds, +- sample standard deviation" if len(seeds) > 1 else "one seed"]
     for result in results:
         cells = []
-        for name in names:
+        scores = [name for name in result.metrics[seeds[0]] if not name.endswith("loss")]
+        for name in dict.fromkeys([best_metric, *scores]) if best_metric.endswith("loss") else scores:
             stdev = "" if len(seeds) == 1 else f" +- {result.stdev(name):.4f}"
             cells.append(f"{name.removeprefix('eval/')} {result.mean(name):.4f}{stdev}")
         mark = "* " if result is best and len(results) > 1 else "  "

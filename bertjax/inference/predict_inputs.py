@@ -15,7 +15,7 @@ from bertjax.data.words import token_spans
 from bertjax.errors import UserError, named, shortened
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_answers
-from bertjax.finetuning.readers.tables import read_rows
+from bertjax.finetuning.readers.tables import read_rows, with_text_column
 from bertjax.finetuning.readers.text_classification import class_label, score_number
 from bertjax.finetuning.tasks import read_examples, task_methods
 from bertjax.inference.text_files import JsonRecord, is_jsonl, parse_records, read_records, read_texts, require_text
@@ -201,7 +201,10 @@ def _read_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool)
         elif config.spec is TokensConfig:
             yield _read_words(config, record, name, label)
         else:
-            text = record.text(_field(config.column_names[0], "text", record), named("text_column"))
+            field = _field(config.column_names[0], "text", record)
+            texts = [name for name, value in record.values.items() if isinstance(value, str)]
+            ((_, field),) = with_text_column([("task.text_column", field)], record.values, texts)
+            text = record.text(field, named("text_column"))
             pair = None
             if config.pair_column is not None:
                 pair = record.text(_field(config.pair_column, "pair", record), named("pair_column"))

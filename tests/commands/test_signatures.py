@@ -32,7 +32,9 @@ def test_what_is_read_is_what_python_sees(name: str) -> None:
     assert list(read.parameters) == list(parameters)
     for each in read.parameters.values():
         default = parameters[each.name].default
-        assert each.required == (default is inspect.Parameter.empty) and (each.required or each.default == default)
+        assert each.required == (default is inspect.Parameter.empty) and (
+            each.required or each.default == (each.declared.default if default is None else default)
+        )
         assert each.help, f"--{each.name} has no help"
     assert read.summary and f"{read.example} ".startswith(f"bertjax {name} ")
 

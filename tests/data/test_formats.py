@@ -319,3 +319,33 @@ def test_files_of_a_hub_data_set(tmp_path: Path) -> None:
     assert one != other
     rows = read_rows(parse_task_source(where, "task.train"), [("task.text_column", "text")])
     assert [values for _, values in rows] == [["t0"], ["t1"]]
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet", "hub"])
+def test_the_only_column_of_texts_is_found(tmp_path: Path, kind: str) -> None:
+    """Besides label and id; two such columns, and one that holds no text, are not guessed."""
+    import datasets
+
+    def write(**columns: list[Any]) -> TaskConfig:
+        data, path = datasets.Dataset.from_dict(columns), str(tmp_path / f"a.{kind}")
+        if kind in ("jsonl", "hub"):
+            data.to_json(path)
+        elif kind == "parquet":
+            data.to_parquet(path)
+        else:
+            data.to_csv(path, sep="\t" if kind == "tsv" else ",", index=False)
+        where = f"json:data_files={path}:train" if kind == "hub" else path
+        return TaskConfig("classification", (f"{kind}:{where}",), **settings)
+
+    settings: dict[str, Any] = {}
+    result: Any = read_examples(write(idx=[5, 6], sentence=["good", "bad"], label=["p", "n"]))
+    assert (result.texts, result.labels) == (["good", "bad"], ["p", "n"])
+    two = write(review=["good"], title=["t"], label=["p"])
+    with pytest.raises(UserError, match=r"(column|field) 'text'.*task.text_column|'text'"):
+        read_examples(two)
+    settings = {"pair_column": "title"}
+    pairs: Any = read_examples(write(title=["t"], review=["good"], label=["p"]))
+    assert (pairs.texts, pairs.pairs) == (["good"], ["t"])
+    settings = {"text_column": "summary"}
+    with pytest.raises(UserError, match="summary"):
+        read_examples(write(review=["good"], label=["p"]))

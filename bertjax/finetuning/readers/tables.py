@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.config.registry import import_object
@@ -21,6 +21,9 @@ Columns = Sequence[tuple[str, str]]
 Rows = Iterator[tuple[str, list[Any]]]
 """Location of every example ("train.tsv:17"), and the values of the columns."""
 _MAX_FIELD = 1 << 30
+_TEXT = ("task.text_column", "text")
+_NO_TEXT = ("", "id", "idx", "index", "guid", "label", "labels", "target")
+"""Names of columns that are not taken for the only text of a table."""
 
 
 def read_rows(source: Source, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
@@ -55,6 +58,7 @@ def jsonl_rows(path: str, columns: Columns, header: bool | None = None, errors: 
     """Yields the objects of a JSON Lines file. Args: as of `tsv_rows`."""
     for number, record in read_jsonl(path, errors, advice=REPLACE_ERRORS):
         where = f"{path}:{number}"
+        columns = with_text_column(columns, record, [name for name, value in record.items() if isinstance(value, str)])
         yield where, [get_field(record, name, key, where) for key, name in columns]
 
 
@@ -106,6 +110,20 @@ def find_column(name: str, header: list[str], key: str, where: str) -> int:
             "number (0 = the first)"
         )
     return number % len(header)
+
+
+def with_text_column(columns: Columns, names: Collection[str], texts: Collection[str]) -> Columns:
+    """Returns the columns with the only column of texts in place of a missing column "text".
+
+    Args:
+        columns: the columns to read.
+        names: names of all columns.
+        texts: names of those that hold text.
+    """
+    others = set(texts).difference(_NO_TEXT, (name for _, name in columns))
+    if (_TEXT not in columns) or _TEXT[1] in names or len(others) != 1:
+        return columns
+    return [(key, others.pop()) if (key, name) == _TEXT else (key, name) for key, name in columns]
 
 
 def get_field(record: Mapping[str, Any], name: str, key: str, where: str) -> Any:
@@ -210,7 +228,8 @@ def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: 
             if header is None:
                 header = _has_header(columns, where)
             names = [field.strip() for field in fields] if header else list(map(str, range(len(fields))))
-            chosen = [find_column(name, names, key, where) for key, name in columns]
+            named_columns = with_text_column(columns, names, names) if header else columns
+            chosen = [find_column(name, names, key, where) for key, name in named_columns]
             if header:
                 continue
         if len(fields) != len(names):
@@ -236,6 +255,7 @@ def hub_rows(where: str, columns: Columns, header: bool | None = None, errors: s
             f"{chosen} failed: {explain_hub_error(error)}; check name, config, split and network, or give local files"
         ) from error
     where = f"hub data set {where}"
+    columns = with_text_column(columns, data.features, _texts(data.features))
     classes = _classes(data.features, columns, where)
     roots = dict.fromkeys(column if column in data.features else column.partition(".")[0] for _, column in columns)
     for number, row in enumerate(data.select_columns(list(roots)), 1):
@@ -247,9 +267,15 @@ def table_rows(path: str, columns: Columns, header: bool | None = None, errors: 
     """Yields the rows of a parquet or Arrow file, with names of classes as of `hub_rows`. Args: as of `tsv_rows`."""
     import datasets
 
-    classes = _classes(datasets.Features.from_arrow_schema(read_schema(path)), columns, path)
+    features = datasets.Features.from_arrow_schema(read_schema(path))
+    columns = with_text_column(columns, features, _texts(features))
+    classes = _classes(features, columns, path)
     for row in read_columns(path, [column for _, column in columns], "set its key to one of them"):
         yield f"{path}: row {row.number}", _name_classes(row.values, classes)
+
+
+def _texts(features: Mapping[str, Any]) -> list[str]:
+    return [name for name, each in features.items() if getattr(each, "dtype", "") in ("string", "large_string")]
 
 
 def _classes(features: Mapping[str, Any], columns: Columns, where: str) -> list[list[str] | None]:
