@@ -3,15 +3,14 @@
     bertjax pretrain --config finbert:uncased --workdir runs/fin --config.data.sources='text:filings/*.txt'
 
 Sizes: uncased and cased (from scratch, "FinVocab" of 30,873 and 28,573 tokens: yya518/FinBERT), continued ("BaseVocab":
-BERT's weights and tokens), and smoke (two layers, minutes on a CPU). `continued` also needs
+BERT's weights and tokens), and smoke (two layers, minutes on a CPU). `continued` is a recipe for
 
-    --config.init_from=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
+    bertjax pretrain --continue bert-base-uncased/ --config finbert:continued --workdir runs/fin ...
 
-or, for BERT's weights with a new vocabulary, whose embeddings start as the mean of BERT's tokens of their text,
+or, for BERT's weights with a new vocabulary, whose embeddings start as the mean of BERT's tokens of their text, with
 
-    --config.init_from=bert-base-uncased/ --config.init_embeddings=remap --config.data.vocab_size=30873
+    --config.init_embeddings=remap --config.data.tokenizer=wordpiece --config.data.vocab_size=30873
 
-`init_from` is a Hugging Face folder, an export, or the work directory of a run (its tokenizer is FOLDER/tokenizer).
 With `--config.optimizer.layerwise_lr_decay=0.9` lower layers change more slowly, the embeddings slowest.
 
 Hardware and time: not measured here. Result: by the authors, accuracy on the Financial PhraseBank 0.872 with FinVocab,

@@ -86,19 +86,22 @@ def main(
     workdir: NewWorkdir | None = None,
     overrides: Overrides = None,
     *,
-    continue_from: Annotated[str | None, Flag("--continue", metavar="MODEL")] = None,
+    continue_from: Annotated[str | None, Flag("--continue", metavar="MODEL", reads_config=True)] = None,
     seeds: Seeds = None,
     grid: Grid = None,
 ) -> None:
     """Trains, once or over seeds and a grid, or estimates what that costs with `dry_run=true`.
 
     Args:
-        continue_from: instead of a config: a Hugging Face folder, a run or hub:NAME whose architecture, tokenizer,
-            weights and objective are taken; needs --config.data.sources
+        continue_from: a Hugging Face folder, a run or hub:NAME whose architecture, tokenizer, weights and objective
+            are taken; with a config its recipe and objective; needs --config.data.sources
     """
-    if (config is None) == (continue_from is None):
+    if continue_from is not None:
+        cfg = _continued(continue_from, overrides or {}, config)
+    elif config is not None:
+        cfg = load_config(config)
+    else:
         raise UserError(f"give a config with {named('config')}, or a model with {named('continue_from')}")
-    cfg = load_config(config) if config is not None else _continued(str(continue_from), overrides or {})
     if cfg.dry_run:
         from bertjax.experiment.dry_run import dry_run
 
@@ -111,14 +114,14 @@ def main(
         train(cfg, local_copy(workdir))
 
 
-def _continued(model: str, overrides: Mapping[str, Any]) -> ConfigDict:
+def _continued(model: str, overrides: Mapping[str, Any], config: Config | None) -> ConfigDict:
     if overrides.get("platform") == "cpu":  # jax reads this on import
         os.environ["JAX_PLATFORMS"] = "cpu"
     from bertjax.experiment.continued import continue_config, describe_recipe
 
-    if "data.sources" not in overrides:
+    if config is None and "data.sources" not in overrides:
         raise UserError(f"{named('config.data.sources')} is missing: the text to continue with")
-    cfg = continue_config(model, overrides)
+    cfg = continue_config(model, overrides, config=config)
     print(describe_recipe(cfg))
     return cfg
 

@@ -13,10 +13,14 @@ from bertjax.config.defaults import base_config, set_linear_schedule
 from bertjax.config.fields import names_where
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_class
+from bertjax.config.objectives.rtd import RtdConfig
 from bertjax.config.parse import load_config
-from bertjax.errors import UserError
+from bertjax.data.tokenizer_io import load_tokenizer
+from bertjax.errors import UserError, named
 from bertjax.experiment.load import require_model
+from bertjax.experiment.task import copy_start_token
 from bertjax.experiment.workdir import read_config
+from bertjax.hf.encoder_decoder.families import find_family as find_encoder_decoder
 from bertjax.hf.keymaps import find_family
 from bertjax.hf.load import local_model, read_config_json
 
@@ -54,9 +58,9 @@ def continue_config(
             for name, value in stored.model.items():
                 cfg.model[name] = value
     else:
-        heads = copy_architecture(cfg, source)
+        objective = copy_architecture(cfg, source)
         if config is None:
-            _set_objective(cfg, heads)
+            _set_objective(cfg, objective, source)
     if config is None:
         _set_recipe(cfg)
     cfg.init_from, cfg.resume_from = source, None
@@ -64,7 +68,7 @@ def continue_config(
     return load_config(cfg, overrides)
 
 
-def copy_architecture(cfg: ConfigDict, source: str) -> tuple[str, ...]:
+def copy_architecture(cfg: ConfigDict, source: str) -> str:
     """Sets `init_from`, and the keys of `model` to what config.json of a model of `transformers` says.
 
     Args:
@@ -72,36 +76,58 @@ def copy_architecture(cfg: ConfigDict, source: str) -> tuple[str, ...]:
         source: a folder, or `hub:NAME[@REVISION]`.
 
     Returns:
-        The heads of the class that config.json names.
+        The objective that a model of the class was trained with; "" if bertjax has none.
 
     Raises:
         UserError: there is no such model, or it is not supported.
     """
-    values, architecture = read_config_json(local_model(source))
-    family = find_family(values["model_type"])
-    if family is None:
-        raise UserError(
-            f"{source}: model_type {values['model_type']!r} is not a single network of transformers that is supported"
-        )
-    model = family.parse_config(values, f"{source}/config.json")
-    for name in names_where(EncoderConfig, lambda each: each.key):
-        cfg.model[name] = getattr(model, name)
-    cfg.model.preset, cfg.data.vocab_size, cfg.init_from = "none", model.vocab_size, source
-    return family.heads_of(architecture) or ()
-
-
-def _set_objective(cfg: ConfigDict, heads: tuple[str, ...]) -> None:
-    """Sets the objective that a model with these heads was trained with."""
-    cfg.data.example_format = "full_sentences"
-    if "rtd" in heads:
-        cfg.objective.name, cfg.generator.width_ratio = "rtd", 0.25
-        cfg.objective.masking.update(_MASKING_OF_RTD)
-    elif cfg.model.causal:
-        cfg.objective.name = "clm"
-    elif cfg.model.attention_position == "relative":  # XLNet's two streams
-        cfg.objective.name = "plm"
+    folder = local_model(source)
+    values, architecture = read_config_json(folder)
+    where, kind = f"{source}/config.json", values["model_type"]
+    if (family := find_family(kind)) is not None:
+        model = family.parse_config(values, where)
+        objective = _objective_of(model, family.heads_of(architecture) or ())
+    elif (towers := find_encoder_decoder(kind)) is not None:
+        both = towers.parse_config(values, where)
+        _copy_network(cfg.decoder, both.decoder)
+        cfg.decoder.sharing = both.sharing
+        copy_start_token(cfg, both, load_tokenizer(folder))
+        model, objective = both.encoder, towers.objective
     else:
-        cfg.objective.name = "mlm"
+        raise UserError(f"{source}: model_type {kind!r} is not a model of transformers that bertjax reads")
+    _copy_network(cfg.model, model)
+    cfg.data.vocab_size, cfg.init_from = model.vocab_size, source
+    return objective
+
+
+def _copy_network(group: ConfigDict, model: EncoderConfig) -> None:
+    group.preset = "none"
+    for name in names_where(EncoderConfig, lambda each: each.key):
+        if name in group:
+            group[name] = getattr(model, name)
+
+
+def _objective_of(model: EncoderConfig, heads: tuple[str, ...]) -> str:
+    if "rtd" in heads:
+        return "rtd"
+    if model.causal:
+        return "clm"
+    return "plm" if model.attention_position == "relative" else "mlm"  # XLNet's two streams
+
+
+def _set_objective(cfg: ConfigDict, objective: str, source: str) -> None:
+    """Sets an objective, with the values that it has where it continues a published model."""
+    if not objective:
+        raise UserError(
+            f"{source}: models of its class are not pretrained by an objective of bertjax; choose one by "
+            f"{named('config')}, such as bart"
+        )
+    cfg.objective.name = objective
+    formats = objective_class(objective).example_formats
+    cfg.data.example_format = "full_sentences" if "full_sentences" in formats else formats[0]
+    if objective_class(objective) is RtdConfig:
+        cfg.generator.width_ratio = 0.25
+        cfg.objective.masking.update(_MASKING_OF_RTD)
 
 
 def _set_recipe(cfg: ConfigDict) -> None:

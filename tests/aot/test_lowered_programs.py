@@ -57,12 +57,16 @@ PROGRAMS = [  # without a kernel all platforms get one program
     *((name, "tpu") for name in (*KERNELS, "bert, pallas", "deberta v3, pallas", "xlnet, pallas")),
     ("bert without attention dropout", "rocm"),
 ]
-SHORT = {
-    ("bert", "cuda"),
-    *(("bert without attention dropout", name) for name in ("cuda", "tpu")),
-    ("bert without attention dropout, pallas norms", "cuda"),
-    ("deberta v3, pallas", "cuda"),
-}
+MARKS = {("bert without attention dropout", "cuda"): ()}
+MARKS |= dict.fromkeys(
+    [
+        ("bert", "cuda"),
+        ("bert without attention dropout", "tpu"),
+        ("bert without attention dropout, pallas norms", "cuda"),
+        ("deberta v3, pallas", "cuda"),
+    ],
+    pytest.mark.long,
+)
 _FUNCTION = re.compile(r"^  func\.func \w+ @([\w.]+)\(", re.MULTILINE)
 _CALL = re.compile(r"\bcall @([\w.]+)\(")
 _KERNEL = re.compile(r"custom_call @([\w.$]*(?:cudnn|tpu_custom_call|triton)[\w.$]*)\(")
@@ -146,7 +150,7 @@ def facts_of(name: str, platform: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "platform"), [pytest.param(*each, marks=[] if each in SHORT else pytest.mark.weekly) for each in PROGRAMS]
+    ("name", "platform"), [pytest.param(*each, marks=MARKS.get(each, pytest.mark.weekly)) for each in PROGRAMS]
 )
 def test_programs_do_what_the_file_says(name: str, platform: str) -> None:
     known = json.loads(FACTS.read_text())
@@ -176,6 +180,7 @@ def test_elementwise_work_per_layer_is_known() -> None:
     assert elementwise_per_layer() == known["elementwise per layer"]
 
 
+@pytest.mark.long
 def test_gradients_are_reduced_once_after_all_microbatches() -> None:
     """One all-reduce for every array of the step's result, each outside of the loop over microbatches."""
     text, exp = lowered("bert", "cuda", mesh__data=2, train__microbatches=2)
@@ -185,6 +190,7 @@ def test_gradients_are_reduced_once_after_all_microbatches() -> None:
     assert arrays <= len(lines["all_reduce"]) <= arrays + 12  # the loss, sums and counts
 
 
+@pytest.mark.long
 def test_microbatches_add_up_the_gradients_of_each_layer() -> None:
     """Not those of the stack: only a layer's own addition can be part of the matmul of its gradient."""
     text, exp = lowered("bert", "cuda", mesh__data=2, train__microbatches=2)

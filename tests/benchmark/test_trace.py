@@ -31,6 +31,7 @@ def work(x: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, 20, lambda _, y: jnp.sin(y @ x), x)
 
 
+@pytest.mark.long
 def test_a_trace_finds_where_a_program_spends_its_time(tmp_path: Path) -> None:
     x = jnp.ones((256, 256))
     compiled = jax.jit(work).lower(x).compile()

@@ -113,6 +113,7 @@ def test_only_the_last_part_of_a_run_is_averaged(
     assert ("in the last fifth of the run" in caplog.text) == (len(expected) < count)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

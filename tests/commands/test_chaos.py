@@ -59,6 +59,7 @@ def test_the_moments_cover_everything_and_most_follow_progress(chaos: ModuleType
     assert set(chaos.moments(50, random.Random(0))) == {"prepare", "start", "restore", "step", "save", "export"}
 
 
+@pytest.mark.long
 def test_chaos_notices_a_damaged_checkpoint_and_another_outcome(
     chaos: ModuleType, finished: Finished, tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_disk_that_is_full_from_the_beginning(
     assert digest(workdir) == digest(finished.workdir)
 
 
+@pytest.mark.long
 def test_a_disk_too_full_for_the_prepared_text_or_the_export(
     lab: Lab, finished: Finished, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def comparable(workdir: Path) -> dict[int, dict[str, float]]:
     }
 
 
+@pytest.mark.long
 def test_from_a_run_to_an_export(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert task("--workdir", tmp_path / "run", *LEARN) == 0
     out = capsys.readouterr().out

@@ -84,6 +84,7 @@ def test_shards_are_those_of_the_index(hub: Hub, finished: Finished) -> None:
     assert "model-00009-of-00009.safetensors" not in hub.downloaded()
 
 
+@pytest.mark.long
 def test_a_run_keeps_its_commit_when_the_branch_moves(hub: Hub, finished: Finished, lab: Lab, tmp_path: Path) -> None:
     first, workdir = hub.branches["ada/tiny", "main"], tmp_path / "run"
     named = f"--config.init_from={NAME}", f"--config.data.tokenizer={NAME}@main"

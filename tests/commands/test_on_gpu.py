@@ -56,6 +56,7 @@ def test_the_config_of_every_benchmark_is_one(script: ModuleType, tmp_path: Path
             check(apply_overrides(cfg, [each for each in job.command if each.startswith("--config.")]))
 
 
+@pytest.mark.long
 def test_rows_are_measured_once_and_past_a_crash_failures_reported_and_targets_shown(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

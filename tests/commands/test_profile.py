@@ -19,6 +19,7 @@ def events_of(file: Path) -> list[tuple[str, dict[str, object]]]:
     return [(event.name, dict(event.stats)) for plane in planes for line in plane.lines for event in line.events]
 
 
+@pytest.mark.long
 def test_a_trace_has_the_operations_of_its_updates_and_of_no_others(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_plan_is_small(kind):
     assert plan.num_bytes <= 8 * len(lengths) + 8
 
 
+@pytest.mark.long
 def test_planning_needs_little_memory_besides_the_plan():
     lengths = lengths_of("articles", 1 << 18, 512)
     tracemalloc.start()

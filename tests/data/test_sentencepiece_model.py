@@ -122,6 +122,7 @@ def check_options(seed: int, folder: Path) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_random_options(tmp_path: Path) -> None:
     assert sum(check_options(seed, tmp_path) for seed in range(16)) > 6
 

@@ -86,6 +86,7 @@ def test_an_epoch_has_every_example_once(corpus: CorpusSplit, name: str, packing
     assert not np.array_equal(first, second)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["stream", "segments"])
 def test_streams_continue_through_the_shards_of_a_part(corpus: CorpusSplit, name: str) -> None:
     batch_size, settings = 4, {"batch_size": 4, "reuse_len": 8, "dupe_factor": 1}

@@ -27,6 +27,7 @@ SHARING = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sharing",
     [

@@ -244,6 +244,7 @@ def test_every_layer_drops_other_elements(small: EncoderConfig, small_params: Pa
     assert abs((nonzero == (np.asarray(run(jax.random.key(1)))[1:] > 0)).mean() - 0.5) < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("placement", [pytest.param("sandwich", marks=pytest.mark.weekly), "parallel"])
 def test_placements_of_norms_by_hand(small: EncoderConfig, batch: dict, placement: str) -> None:
     """Sandwich (arXiv:2502.02732, Peri-LN) normalizes the input and output of a block; parallel as in GPT-NeoX."""

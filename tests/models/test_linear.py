@@ -175,6 +175,7 @@ def test_activations_on_accelerators_keep_their_input_alone(monkeypatch: pytest.
     np.testing.assert_array_equal(jax.grad(lambda x: recompute(activation("gelu"))(x).sum())(x), plain)
 
 
+@pytest.mark.long
 def test_bias_gradient_on_tpus_is_a_matmul_accumulated_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     x, weights = (jnp.asarray(draw.normal(1.0, 1.0, (4, 300, 16)), jnp.bfloat16) for _ in range(2))

@@ -110,6 +110,7 @@ def test_masks_carry_into_the_upper_half_of_the_index(monkeypatch: pytest.Monkey
     assert np.array_equal(plain, kernel)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "values",
     [

@@ -194,6 +194,7 @@ def test_two_streams_are_the_plain_ones(with_memory: bool) -> None:
     both(loss, params)
 
 
+@pytest.mark.long
 def test_an_encoder_is_the_plain_one() -> None:
     inputs, params = model_inputs()
     real = (inputs["segment_ids"] > 0)[:, :, None]

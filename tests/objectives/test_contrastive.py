@@ -140,6 +140,7 @@ def test_held_out_views_drop_by_the_key_and_words_do_not(params: Params, batch: 
     assert one["uniformity"].value < 0 and one["uniformity"].count == 1
 
 
+@pytest.mark.long
 def test_masks_touch_the_masked_word_loss_alone(params: Params, batch: dict, gradient: Callable) -> None:
     assert (batch["input_ids"] != batch["original_ids"]).any()
     other = {**batch, "input_ids": batch["original_ids"]}

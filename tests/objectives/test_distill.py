@@ -155,6 +155,7 @@ def parts(objective: Distillation, params: Params, teacher_params: Params, batch
     return Parts(objective, params, teacher_params, batch)
 
 
+@pytest.mark.long
 def test_distilberts_losses_are_those_of_the_original(parts: Parts, batch: dict, sums: dict[str, Sum]) -> None:
     """huggingface/transformers: research_projects/distillation/distiller.py, step."""
     ours, theirs = parts.sides

@@ -84,6 +84,7 @@ def gradient(objective: MaskedLanguageModel) -> Callable[[Params, dict], tuple[j
     return jit(jax.value_and_grad(loss))
 
 
+@pytest.mark.long
 def test_the_loss_is_read_from_the_decoder(
     objective: MaskedLanguageModel, params: Params, hidden: dict, gradient: Callable
 ) -> None:

@@ -42,6 +42,7 @@ def test_the_table(one_case: None, tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.err == f"bert: {SMALL.name}: agrees\n"
 
 
+@pytest.mark.long
 def test_a_mismatch_is_reported_and_fails(
     one_case: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

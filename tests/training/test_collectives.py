@@ -140,6 +140,7 @@ def test_tensor_reduces_activations_and_gathers_nothing(unroll: int) -> None:
     assert 0 <= more <= 2 * predicted + SCALARS
 
 
+@pytest.mark.long
 @both_ways
 @every_mesh
 def test_no_activations_and_no_logits_are_gathered(mesh: str, unroll: int) -> None:

@@ -27,10 +27,7 @@ REAL, EMPTY, S = 6, 3, 24
 # with a memory, causal, and the kernel for TPUs in interpret mode.
 RECIPES = ["bert", "modernbert", "deberta", "xlnet", "gpt2", "bert interpret"]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
-FEW = {
-    ("bert", "float32"): [],
-    **dict.fromkeys([("bert", "bfloat16"), *((name, "float32") for name in RECIPES[1:])], pytest.mark.long),
-}
+FEW = dict.fromkeys([("bert", "bfloat16"), *((name, "float32") for name in RECIPES)], pytest.mark.long)
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 

@@ -178,6 +178,7 @@ BART = EncoderDecoderFamily(
     render=lambda config: _render_towers(config, FIELDS),
     make_keymap=make_keymap,
     inert_keys=_INERT,
+    objective="infilling",
 )
 MARIAN = EncoderDecoderFamily(
     name="marian",
@@ -209,4 +210,5 @@ PEGASUS = dataclasses.replace(
     architecture="PegasusForConditionalGeneration",
     parse=lambda values, where: parse_towers(values, _PEGASUS_FIELDS, _MARIAN | PRE_NORM, where),
     stores_computed=True,
+    objective="",
 )

@@ -52,6 +52,7 @@ class EncoderDecoderFamily:
         inert_keys: keys that change nothing, separated by spaces.
         counts_padding: True where positions count padding as well.
         stores_computed: True where files of the class hold the computed tensors of the keymap.
+        objective: objective that its published models were pretrained with; "": none that bertjax has.
     """
 
     name: str
@@ -62,6 +63,7 @@ class EncoderDecoderFamily:
     inert_keys: str = ""
     counts_padding: bool = True
     stores_computed: bool = False
+    objective: str = ""
 
     def parse_config(self, values: Values, where: str) -> EncoderDecoderConfig:
         """Converts a config.json; names keys that bertjax does not know in a warning.
