@@ -78,6 +78,7 @@ SEPARATORS = {
 }
 _ARRAY = re.compile(r"^(\w+)=\((.*?)\)$", re.MULTILINE)
 _VARIABLE = re.compile(r"\"?\$\{(?P<array>\w+)\[@\]\}\"?|\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\$\(+[^)]*\)+|\$[!?$]")
+_WRITTEN = re.compile(r"^cat > (\w+\.py) <<'EOF'\n(.*?\n)EOF$", re.DOTALL | re.MULTILINE)
 _HEREDOC = re.compile(r"<<-?\s*'?\"?(\w+)'?\"?([^\n]*)\n(.*?)\n\1(?=\n|$)", re.DOTALL)
 
 
@@ -263,6 +264,9 @@ def find_examples(site: Path) -> Path:
 def test_every_block_is_right(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(find_examples(tmp_path / "site")))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in _WRITTEN.findall("\n".join(block.text for block in PAGES[path].blocks)):
+        (tmp_path / name).write_text(text)
     monkeypatch.setattr("bertjax.config.source_files.expand_url", lambda url: {url: ObjectInfo(1, "")})
     for name in ("configs", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -325,6 +329,7 @@ def test_comments_say_how_a_block_is_tested(tmp_path: Path) -> None:
 # What a page runs with in the tests: its sizes, and local text in place of downloads.
 SMALL: dict[str, dict[str, str]] = {
     "first-model": {"STEPS": "4"},
+    "own-objective": {"STEPS": "4"},
     "your-language": {
         "TEXT": "text:../texts/zh.txt",
         "VOCAB": "200",
