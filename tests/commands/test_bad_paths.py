@@ -47,7 +47,7 @@ def test_every_flag(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_many_tiny_documents_and_a_line_of_20_megabytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["cat", "dog", "house", "river"]
     tiny = "".join(f"{words[index % 4]} {index % 1000}\n" for index in range(200_000))

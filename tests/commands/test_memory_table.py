@@ -57,7 +57,7 @@ def test_a_line_a_policy_over_the_one_that_recomputes_nothing(
     assert "| none | 1.00 | 9.0 | 5.0 |" in output and "| full | 1.33 | 2.0 | 1.5 |" in output
 
 
-@pytest.mark.long  # the test above is a short version
+@pytest.mark.weekly
 def test_the_table_of_a_tiny_model(
     lab: Lab,
     script: ModuleType,

@@ -22,7 +22,7 @@ def weights(workdir: Path) -> str:
     return hashlib.sha256((workdir / "export" / "model.safetensors").read_bytes()).hexdigest()
 
 
-@pytest.mark.long  # tests/training/test_moments.py is a short version
+@pytest.mark.weekly
 def test_a_killed_run_goes_on_with_the_same_rounding(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,7 +77,7 @@ LONGER = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_a_longer_context_in_one_run(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

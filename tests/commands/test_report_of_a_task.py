@@ -75,7 +75,7 @@ def test_every_report_names_all_seeds(tmp_path: Path) -> None:
         assert '<td>mean</td><td class="n">0.6250</td>' in text and '<td>std</td><td class="n">0.1768</td>' in text
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_a_task_has_its_classes_and_its_seeds(lab: Lab, finished: Finished, tmp_path: Path) -> None:
     texts, config = tmp_path / "texts.tsv", tmp_path / "task.py"
     lines = [f"the {noun} sees it.\t{'animal' if index < 3 else 'thing'}" for index, noun in enumerate(NOUNS)]

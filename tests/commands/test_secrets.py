@@ -41,7 +41,7 @@ def test_no_file_of_a_run_holds_the_environment(
     assert CANARY not in "".join(capfd.readouterr())
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_no_report_of_an_error_holds_the_environment(
     lab: Lab,
     tmp_path: Path,

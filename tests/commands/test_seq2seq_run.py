@@ -128,7 +128,7 @@ def test_killed_and_resumed_it_is_the_same_run(task: Task, tmp_path: Path, monke
     assert one == two
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_packed_grouped_or_a_sequence_each_it_is_the_same_task(task: Task, tmp_path: Path) -> None:
     """The same examples in the same steps: without dropout the losses agree up to rounding."""
     result = {}

@@ -44,10 +44,10 @@ PUBLISHED = {
 
 
 def teacher_of(cfg: ConfigDict) -> Network | None:
-    """Returns the teacher of a distillation config: BERT-base, or the run of quickstart."""
+    """Returns the teacher of a distillation config: BERT-base, or the run of bert:smoke."""
     if cfg.objective.name != "distillation":
         return None
-    name = "bert:base" if cfg.model.num_layers == "preset" or cfg.data.seq_len > 32 else "quickstart"
+    name = "bert:base" if cfg.model.num_layers == "preset" or cfg.data.seq_len > 32 else "bert:smoke"
     return Network(
         dataclasses.replace(encoder_config(load_config(name)), vocab_size=cfg.data.vocab_size),
         ("pooler", "mlm", "pair"),

@@ -97,7 +97,7 @@ def test_the_other_one_ends_in_time_and_says_why(tmp_path: Path, how: signal.Sig
     assert seconds < PEER_TIMEOUT + 20
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_a_process_that_computes_for_35_seconds_longer_is_waited_for(tmp_path: Path) -> None:
     """gloo gives up after 30 s at the first collective."""
     address = _free_address()
