@@ -5,10 +5,10 @@
         --config.data.sources='text:corpus/*.txt'
 
 The teacher is any folder that Hugging Face or we wrote, with the same tokens: base and base-cased start as layers 0, 2,
-4, 7, 9 and 11 of BERT-base. `smoke` (minutes on a CPU) is taught by the run of `quickstart`:
+4, 7, 9 and 11 of BERT-base. `smoke` (minutes on a CPU) is taught by the run of `bert:smoke`:
 
     bertjax pretrain --config distilbert:smoke --workdir runs/distil \\
-        --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
+        --config.objective.distillation.teacher=runs/bert --config.data.tokenizer=runs/bert/tokenizer
 
 Hardware and time: by the paper, 90 hours on 8 V100 GPUs; not measured here. Result: by its authors, GLUE dev average
 77.0 (uncased).
@@ -61,6 +61,5 @@ def get_config(size: str = "base") -> ConfigDict:
     if size == "smoke":
         make_smoke(config)
         config.data.seq_len = 32
-        config.model.max_position_embeddings = config.data.get_ref("seq_len")
         config.objective.distillation.teacher_layers = (0, 2)
     return config

@@ -7,10 +7,10 @@ Sizes: 6x768, 6x384 and 12x384 (layers x width) by the first paper: distribution
 head by head, so the teacher has 12 heads. v2-6x768 and v2-6x384 by the second: relations of queries, keys and values
 with 48 relation heads, of any teacher; of a large one take `objective.distillation.relation_heads=64` and a layer
 before the last (`objective.distillation.relation_layer`). smoke (minutes on a CPU) is taught by the run of
-`quickstart`:
+`bert:smoke`:
 
     bertjax pretrain --config minilm:smoke --workdir runs/minilm \\
-        --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
+        --config.objective.distillation.teacher=runs/bert --config.data.tokenizer=runs/bert/tokenizer
 
 No tokens are predicted: the model has neither a masked-token head nor masked text.
 
@@ -64,5 +64,4 @@ def get_config(size: str = "6x384") -> ConfigDict:
         config.model.hidden_size = 64
         config.model.intermediate_size = 256
         config.data.seq_len = 32
-        config.model.max_position_embeddings = config.data.get_ref("seq_len")
     return config

@@ -1,9 +1,9 @@
-"""A small BERT on the prose that every Python carries: from nothing to a Hugging Face folder in minutes, no network.
+"""A small ModernBERT on the prose that every Python carries: from nothing to a Hugging Face folder in minutes, no network.
 
     bertjax pretrain --config quickstart --workdir runs/quickstart
 
-Hardware and time: 2 CPU cores that multiply bfloat16: 2.5 minutes of training (200 s with the installation).
-Result: held-out masked-token loss 4.37 nats, 2.0 below always guessing by frequency (Python 3.11).
+Hardware and time: 2 CPU cores with AVX2 alone: three minutes, preparation and export included.
+Result: held-out masked-token loss 4.48 nats, 1.9 below always guessing by frequency (Python 3.11).
 """
 
 from ml_collections import ConfigDict
@@ -14,26 +14,29 @@ from bertjax.config.defaults import base_config, every
 def get_config() -> ConfigDict:
     """About 0.4M tokens of documentation, a vocabulary of 4096, three layers of 128."""
     config = base_config()
-    config.model.preset = "bert-tiny"
+    # ModernBERT's form: with rotary positions it tells neighbours apart in a tenth of the steps that BERT's learned
+    # ones need.
+    config.model.preset = "modernbert-base"
     config.model.num_layers = 3
+    config.model.hidden_size = 128
     config.model.num_heads = 4
-    # Too narrow a model for BERT's 0.02: its first attention scores would all be alike, and it would learn for
-    # thousands of steps to distinguish neighbours.
-    config.model.initializer_range = 0.05
-    config.model.hidden_dropout = 0.0  # the run is too short to overfit
-    config.model.attention_dropout = 0.0
+    config.model.intermediate_size = 192
+    config.model.local_attention = 16
+    config.model.global_rope_theta = 10_000.0
+    config.model.initializer_range = 0.05  # 0.02 is too little for so narrow a model
+    config.model.attention_output_dropout = 0.0  # the run is too short to overfit
 
     config.data.sources = ("builtin:python-docs",)
+    config.data.example_format = "block"
     config.data.eval_fraction = 0.05
     config.data.vocab_size = 4096
-    # Short sequences: few positions, each read often. So little text teaches mostly neighbours.
     config.data.seq_len = 32
-    config.model.max_position_embeddings = config.data.get_ref("seq_len")  # every position is trained
+    config.model.max_position_embeddings = config.data.get_ref("seq_len")
 
-    config.train.num_steps = 3000
+    config.train.num_steps = 1000
     config.train.batch_size = 64
     config.train.log_interval_steps = every(config, 60, at_least=10)
-    config.optimizer.learning_rate = 2e-3
+    config.optimizer.learning_rate = 3e-3
     config.optimizer.b2 = 0.98
     config.optimizer.eps = 1e-8
     config.optimizer.bias_correction = True

@@ -4,11 +4,11 @@
         --config.data.tokenizer=bert-base-uncased/ --config.data.sources='text:corpus/*.txt'
     bertjax export --workdir runs/retromae --out embedder/ --sentence-transformers --pooling cls
 
-Sizes: base of BERT (arXiv:2205.12035, section 4.1), and smoke, which goes on from the run of quickstart (a minute on a
+Sizes: base of BERT (arXiv:2205.12035, section 4.1), and smoke, which goes on from the run of `bert:smoke` (a minute on a
 CPU):
 
-    bertjax pretrain --config retromae:smoke --workdir runs/retromae --config.init_from=runs/quickstart \\
-        --config.data.tokenizer=runs/quickstart/tokenizer
+    bertjax pretrain --config retromae:smoke --workdir runs/retromae --config.init_from=runs/bert \\
+        --config.data.tokenizer=runs/bert/tokenizer
 
 Hardware and time: not measured here. Result: by its authors, nDCG@10 of 45.2 on average over BEIR, after training on MS
 MARCO.
@@ -48,7 +48,6 @@ def get_config(size: str = "base") -> ConfigDict:
         make_smoke(config)
         config.model.num_layers = 3
         config.model.hidden_act = "preset"
-        config.model.max_position_embeddings = config.data.get_ref("seq_len")
         config.train.num_steps = 300
         config.optimizer.learning_rate = 1e-4
     return config

@@ -4,10 +4,10 @@
         --config.data.tokenizer=bert-base-uncased/ --config.data.sources=lines:wiki1m_for_simcse.txt
     bertjax export --workdir runs/simcse --out embedder/ --sentence-transformers --pooling cls
 
-Sizes: base and large of BERT, and smoke, which goes on from the run of quickstart (a minute on a CPU):
+Sizes: base and large of BERT, and smoke, which goes on from the run of `bert:smoke` (a minute on a CPU):
 
-    bertjax pretrain --config simcse:smoke --workdir runs/simcse --config.init_from=runs/quickstart \\
-        --config.data.tokenizer=runs/quickstart/tokenizer
+    bertjax pretrain --config simcse:smoke --workdir runs/simcse --config.init_from=runs/bert \\
+        --config.data.tokenizer=runs/bert/tokenizer
 
 `lines:` reads every line as one text, as in the authors' file of a million sentences. An export embeds
 by the first token, without the dense layer that it was trained with: what the authors found best.
@@ -53,7 +53,6 @@ def get_config(size: str = "base") -> ConfigDict:
         config.model.attention_dropout = 0.1
         config.model.hidden_act = "preset"
         config.data.seq_len = 32
-        config.model.max_position_embeddings = config.data.get_ref("seq_len")
         config.train.num_steps = 300
         config.optimizer.learning_rate = 1e-4
     return config

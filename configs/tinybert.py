@@ -4,10 +4,10 @@
         --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
 
 Sizes: 4x312 and 6x768 (layers x width), whose layers are spread evenly over the teacher's 12, and smoke (minutes on a
-CPU), taught by the run of `quickstart`:
+CPU), taught by the run of `bert:smoke`:
 
     bertjax pretrain --config tinybert:smoke --workdir runs/tiny \\
-        --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
+        --config.objective.distillation.teacher=runs/bert --config.data.tokenizer=runs/bert/tokenizer
 
 No tokens are predicted: the model has no masked-token head. The text is not masked, as for the authors' second release.
 
@@ -52,6 +52,5 @@ def get_config(size: str = "4x312") -> ConfigDict:
     if size == "smoke":
         make_smoke(config)
         config.data.seq_len = 32
-        config.model.max_position_embeddings = config.data.get_ref("seq_len")
     config.model.num_layers, config.model.hidden_size, config.model.intermediate_size = WIDTHS[size]
     return config

@@ -4,10 +4,10 @@
         --config.data.tokenizer=bert-base-uncased/ --config.data.sources=lines:sentences.txt
     bertjax export --workdir runs/tsdae --out embedder/ --sentence-transformers --pooling cls
 
-Sizes: base of BERT, and smoke, which goes on from the run of quickstart (a minute on a CPU):
+Sizes: base of BERT, and smoke, which goes on from the run of `bert:smoke` (a minute on a CPU):
 
-    bertjax pretrain --config tsdae:smoke --workdir runs/tsdae --config.init_from=runs/quickstart \\
-        --config.data.tokenizer=runs/quickstart/tokenizer
+    bertjax pretrain --config tsdae:smoke --workdir runs/tsdae --config.init_from=runs/bert \\
+        --config.data.tokenizer=runs/bert/tokenizer
 
 `lines:` reads every line as one text. The decoder has the encoder's weights, and starts with its masked-token head.
 
@@ -49,7 +49,6 @@ def get_config(size: str = "base") -> ConfigDict:
         make_smoke(config)
         config.model.num_layers = 3
         config.model.hidden_act = "preset"
-        config.model.max_position_embeddings = config.data.get_ref("seq_len")
         config.train.num_steps = 300
         config.optimizer.learning_rate = 1e-4
     return config

@@ -117,7 +117,7 @@ class Plan:
             self._measure("torch", [row._replace(name=TORCH + row.name, floor=0.0) for row in peers], more=["--torch"]),
             Job("curve", self._train("curve", "bert.py:base", 10 if smoke else 2000, MODELS[0]), limit=900),
             Job("curve-export", export, limit=120),
-            Job("quickstart", self._train("quickstart", "quickstart.py", 20 if smoke else 3000), limit=300),
+            Job("quickstart", self._train("quickstart", "quickstart.py", 20 if smoke else 1000), limit=300),
             Job("pallas-kernels", [*kernels[:2], "--implementation", "pallas", *kernels[4:]], limit=120),
             *(self._measure(f"{bert.name}-variants", [bert.change(*each) for each in VARIANTS]) for bert in berts),
             *(self._measure(f"flag-{key}", [bert.change(key) for bert in berts], flag) for key, flag in FLAGS.items()),

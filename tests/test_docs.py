@@ -360,7 +360,7 @@ SMALL: dict[str, dict[str, str]] = {
     "many-hosts": {"STEPS": "32"},
 }
 EXPECTED = {
-    "first-model": ["guessing by frequency", "bert ['", "(1, 3, 128)"],
+    "first-model": ["guessing by frequency", "modernbert ['", "(1, 3, 128)"],
     "your-language": ["0 unknown", "documents", "runs/reviews-from-scratch"],
     "continue": ["words added as", "0 fresh", "runs/task-after"],
     "finetune": ["wrong; the most confident", "'label': ", "(3, 128) tensor"],

@@ -21,7 +21,7 @@ from bertjax.data.corpus_report import corpus_warnings
 from bertjax.data.from_config import Prepared
 from bertjax.data.phased_pipeline import PhasedPipeline
 from bertjax.data.tokenizer_io import save_tokenizer
-from bertjax.errors import named
+from bertjax.errors import comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
@@ -52,6 +52,7 @@ from bertjax.training.schedules import join_schedules
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
+_NAMED = 3  # sources that are named before they are read
 _SHOWN = 32  # sources whose shares are printed
 
 
@@ -88,6 +89,8 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
         require_checkpoint(cfg)
     require_teacher(cfg)
     require_best_metric(cfg)
+    if not resumes:
+        print(f"reading {comma_list((source.text for source in parse.all_sources(cfg)), _NAMED)}")
     prepared = prepare_on_first_process(cfg, processes)
     from_config.require_held_out(prepared)
     teacher = read_teacher(cfg, prepared.tokenizer)
