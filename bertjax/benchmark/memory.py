@@ -1,7 +1,8 @@
-"""The batch that fits next to the baseline: one step of both sides in the memory that is left."""
+"""The batch of a comparison on a CPU: a step of both sides fits into the memory that is left, and takes seconds."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -11,6 +12,8 @@ from bertjax.io.stderr import note
 from bertjax.io.units import format_bytes
 
 _SHARE = 0.5  # of the available memory; the rest is for both states, libraries and the estimate's error
+_SECONDS = 4.0  # of a step of transformers: with its compilation and its trials all repeats take some minutes
+_FLOPS_PER_SECOND = 20e9  # of a core; fused multiply-adds of AVX2 reach three times as many, a step a third
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -21,6 +24,13 @@ def step_bytes(model: EncoderConfig, vocab_size: int, tokens: int) -> int:
     """
     per_layer = 2 * (16 * model.hidden_size + 3 * model.intermediate_size)
     return 4 * tokens * (3 * vocab_size + model.num_layers * per_layer)
+
+
+def step_seconds(model: EncoderConfig, vocab_size: int, tokens: int) -> float:
+    """Estimates the seconds of a step of `transformers` on this CPU, which computes the logits of all tokens."""
+    per_layer = 4 * model.hidden_size**2 + 3 * model.hidden_size * model.intermediate_size
+    flops = 6 * tokens * (vocab_size * model.hidden_size + model.num_layers * per_layer)
+    return flops / (_FLOPS_PER_SECOND * (os.cpu_count() or 1))
 
 
 def available_bytes() -> int | None:
@@ -38,7 +48,7 @@ def available_bytes() -> int | None:
 
 
 def fit_batch(cfg: ConfigDict, vocab_size: int, devices: int) -> None:
-    """Halves `train.batch_size` until a step of both sides fits into the memory of a CPU, and says so.
+    """Halves `train.batch_size` until a step of both sides fits into the memory and takes seconds, and says so.
 
     Args:
         cfg: the config; its batch is changed in place.
@@ -46,15 +56,17 @@ def fit_batch(cfg: ConfigDict, vocab_size: int, devices: int) -> None:
         devices: a batch stays a multiple of so many sequences.
     """
     available, batch_size = available_bytes(), cfg.train.batch_size
-    if available is None:
-        return
-    per_sequence = step_bytes(encoder_config(cfg), vocab_size, cfg.data.seq_len)
-    while batch_size % (2 * devices) == 0 and batch_size * per_sequence > _SHARE * available:
+    model = encoder_config(cfg)
+    per_sequence = step_bytes(model, vocab_size, cfg.data.seq_len)
+    seconds = step_seconds(model, vocab_size, cfg.data.seq_len)
+    limits = [_SECONDS / seconds, *([] if available is None else [_SHARE * available / per_sequence])]
+    while batch_size % (2 * devices) == 0 and batch_size > min(limits):
         batch_size //= 2
     if batch_size < cfg.train.batch_size:
-        needed = cfg.train.batch_size * per_sequence
+        needed = format_bytes(cfg.train.batch_size * per_sequence)
+        free = "" if available is None else f" of the {format_bytes(available)} that are available"
         note(
-            f"train.batch_size={batch_size} instead of {cfg.train.batch_size} for both sides, which would need about "
-            f"{format_bytes(needed)} of the {format_bytes(available)} that are available"
+            f"train.batch_size={batch_size} instead of {cfg.train.batch_size} for both sides: a step of transformers "
+            f"would take about {cfg.train.batch_size * seconds:.0f} s and {needed}{free}"
         )
         cfg.train.batch_size = batch_size

@@ -45,19 +45,36 @@ def scope_of(op_name: str) -> StepScope:
 
 
 def scopes_by_instruction(hlo: str) -> dict[str, StepScope]:
-    """Returns the scope of every instruction in the text of a program, except those that only contain others."""
+    """Returns the scope of every instruction in the text of a program, except those that only contain others.
+
+    Copies and kernels that XLA adds may be without a name, or without a scope in it: they belong to the scope of their
+    parts, else to that of an operand.
+    """
     program = parse_hlo(hlo)
-    return {
-        each.name: scope_of(each.op_name or most_common_op_name(program, each))
-        for each in program.instructions()
-        if each.opcode not in _CONTAINERS
-    }
+    scopes: dict[str, StepScope] = {}
+    for each in program.instructions():  # operands come before what reads them
+        if each.opcode == "parameter":
+            continue
+        names = [each.op_name, *op_names_of_parts(program, each)]
+        known = Counter(scope for scope in map(scope_of, filter(None, names)) if scope.title != OTHER)
+        scope = scope_of(each.op_name or most_common_op_name(program, each))
+        if scope.title == OTHER and known:
+            scope = known.most_common(1)[0][0]
+        elif scope.title == OTHER and not any(names):
+            of_operands = (scopes[name] for name in each.operands if name in scopes)
+            scope = next((one for one in of_operands if one.title != OTHER), scope)
+        scopes[each.name] = scope
+    containers = {each.name for each in program.instructions() if each.opcode in _CONTAINERS}
+    return {name: scope for name, scope in scopes.items() if name not in containers}
 
 
 def most_common_op_name(program: Program, instruction: Instruction) -> str:
     """Returns the most common name among the instructions that an unnamed one consists of."""
-    names: Counter[str] = Counter()
-    for role, callee in instruction.called:
-        if role in ("calls", "to_apply"):
-            names.update(each.op_name for each in program.computations.get(callee, ()) if each.op_name)
+    names = Counter(op_names_of_parts(program, instruction))
     return names.most_common(1)[0][0] if names else ""
+
+
+def op_names_of_parts(program: Program, instruction: Instruction) -> list[str]:
+    """Returns the names of the operations that a fused instruction consists of."""
+    computations = [callee for role, callee in instruction.called if role in ("calls", "to_apply")]
+    return [each.op_name for name in computations for each in program.computations.get(name, ()) if each.op_name]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from bertjax.benchmark.trace import seconds_by_scope, self_times
 from bertjax.runtime.scopes import StepScope, scopes_by_instruction
