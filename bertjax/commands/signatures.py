@@ -117,7 +117,7 @@ class Parameter:
         parser.add_argument(self.flag if is_flag else self.name, **options)
         if declared.typed:
             about = f"instead of {self.flag}"
-            parser.add_argument(self.positional, metavar=declared.typed, nargs="*", default=(), help=about)
+            parser.add_argument(f"{self.name}_typed", metavar=declared.typed, nargs="*", default=(), help=about)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,7 +59,8 @@ def scopes_by_instruction(hlo: str) -> dict[str, StepScope]:
         known = Counter(scope for scope in map(scope_of, filter(None, names)) if scope.title != OTHER)
         scope = scope_of(each.op_name or most_common_op_name(program, each))
         if scope.title == OTHER and known:
-            scope = known.most_common(1)[0][0]
+            of_parts = known.most_common(1)[0][0]  # parts of the forward pass may be computed again in the backward one
+            scope = StepScope(of_parts.title, scope.direction if each.op_name else of_parts.direction)
         elif scope.title == OTHER and not any(names):
             of_operands = (scopes[name] for name in each.operands if name in scopes)
             scope = next((one for one in of_operands if one.title != OTHER), scope)

@@ -31,7 +31,7 @@ def test_what_has_no_name_belongs_to_its_parts_or_operands() -> None:
         """
 %fused.1 (p: f32[4]) -> f32[4] {
   %p = f32[4]{0} parameter(0)
-  ROOT %tanh.1 = f32[4]{0} tanh(%p), metadata={op_name="jit(step)/transpose(jvp(layer))/feed_forward/tanh"}
+  ROOT %tanh.1 = f32[4]{0} tanh(%p), metadata={op_name="jit(step)/jvp(layer)/feed_forward/tanh"}
 }
 %fused.2 (p.2: f32[4]) -> f32[4] {
   %p.2 = f32[4]{0} parameter(0)
