@@ -1,4 +1,4 @@
-"""A small ModernBERT on the prose that every Python carries: from nothing to a Hugging Face folder in minutes, no network.
+"""A small ModernBERT on the prose that every Python carries: to a Hugging Face folder in minutes, without network.
 
     bertjax pretrain --config quickstart --workdir runs/quickstart
 

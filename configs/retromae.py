@@ -4,8 +4,8 @@
         --config.data.tokenizer=bert-base-uncased/ --config.data.sources='text:corpus/*.txt'
     bertjax export --workdir runs/retromae --out embedder/ --sentence-transformers --pooling cls
 
-Sizes: base of BERT (arXiv:2205.12035, section 4.1), and smoke, which goes on from the run of `bert:smoke` (a minute on a
-CPU):
+Sizes: base of BERT (arXiv:2205.12035, section 4.1), and smoke, which goes on from the run of `bert:smoke` (a minute on
+a CPU):
 
     bertjax pretrain --config retromae:smoke --workdir runs/retromae --config.init_from=runs/bert \\
         --config.data.tokenizer=runs/bert/tokenizer
