@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -153,6 +154,7 @@ def _pretrain_seeds(
         print(point.title(seed))
         if not _is_finished(seed_cfg, workdir):
             pretrain(seed_cfg, workdir, callback=make_callback())
+            jax.clear_caches()  # the programs of one run are not those of the next
         metrics[seed] = dict(open_run(workdir).metrics)
     return metrics
 

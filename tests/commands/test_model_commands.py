@@ -52,6 +52,34 @@ def test_fill_mask_of_a_run_and_of_its_export(finished: Finished, export: Path, 
     assert shown.split()[0] == fillings.split()[0], "the same as at the end of the training"
 
 
+def test_texts_may_be_typed(export: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Without --out vectors are lines of JSON on the standard output; what a file of the same texts gives."""
+    typed = [*SENTENCES[:2], "after a flag"]
+    assert run("embed", *typed[:1], "--model", export, *typed[1:]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["text"] for line in lines] == typed
+    (tmp_path / "t.txt").write_text("\n".join(typed) + "\n")
+    assert run("embed", "--model", export, "--in", tmp_path / "t.txt", "--out", tmp_path / "v.npy") == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), np.array([line["vector"] for line in lines], np.float32))
+    capsys.readouterr()
+    for more in ((), ("a text", "--in", tmp_path / "t.txt")):
+        assert run("embed", "--model", export, *more) == 2
+        assert capsys.readouterr().err == "bertjax embed: give texts, or a file of them with --in\n"
+    assert run("predict", "--model", export, "a text") == 2
+    assert "the model has no task" in capsys.readouterr().err
+
+
+def test_a_tokenizer_needs_no_config(export: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "words.txt").write_text("catheter\n")
+    words = ("--add-words", tmp_path / "words.txt", "--out", tmp_path / "larger")
+    assert run("tokenizer", *words) == 2
+    assert "give a config with --config, or a tokenizer with --tokenizer" in capsys.readouterr().err
+    assert run("tokenizer", "--tokenizer", export, *words) == 0
+    assert "1 words added as 1 tokens: catheter" in capsys.readouterr().out
+    before, after = load_tokenizer(export), load_tokenizer(tmp_path / "larger")
+    assert after.tokens == [*before.tokens, "catheter"]
+
+
 def test_fill_mask_from_the_standard_input(export: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     say(monkeypatch, "The [MASK] sees naïve dogs.\r\n\nthe [MASK]\n".encode())
     assert run("fill-mask", "--model", export, "--jsonl", "--top-k", 2) == 0

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
 from lab import Finished
 
 SCRIPT = """
@@ -56,7 +55,6 @@ print("read", run.step, batch["input_ids"].shape[0], len(model.heads), given.tok
 """
 
 
-@pytest.mark.long
 def test_nothing_is_unpickled_while_everything_is_read(finished: Finished) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(finished.workdir)],

@@ -45,7 +45,7 @@ def trained(workdir: Path) -> list[dict]:
     return [line for line in lines if "train/loss" in line]
 
 
-@pytest.mark.weekly
+@pytest.mark.long
 def test_a_batch_without_a_loss_is_reported_and_may_be_left_out(
     lab: Lab, tmp_path: Path, poisoned: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

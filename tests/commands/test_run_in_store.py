@@ -145,7 +145,7 @@ def undisturbed(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> list[np.n
     return weights(folder / "local")
 
 
-@pytest.mark.weekly
+@pytest.mark.long
 def test_killed_on_one_host_and_resumed_on_another_it_is_the_same_run(
     lab: Lab, s3: dict[str, str], undisturbed: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

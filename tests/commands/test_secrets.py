@@ -28,7 +28,6 @@ def holding(*folders: Path) -> list[str]:
     return [str(path) for path in files if CANARY in path.name or CANARY.encode() in path.read_bytes()]
 
 
-@pytest.mark.long
 def test_no_file_of_a_run_holds_the_environment(
     lab: Lab, tmp_path: Path, canary: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,7 +179,6 @@ def test_packed_batches_are_always_the_same(expected):
     assert len(set(expected)) == 200
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("readers", [1, 2, 4])
 def test_readers_and_their_order_change_nothing(readers, expected):
     """P3, P19: any number of threads, each starting anywhere, each with any share of the rows."""

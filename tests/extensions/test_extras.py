@@ -105,7 +105,7 @@ def test_pretrained_resumed_exported_and_loaded(extras: Extras, runs: dict[str, 
     model = bertjax.load_pretrained(workdir / "export")
     assert model.config.attention_settings == ("max_bias=8.0", "trainable=true")
     factors = model.params["encoder"]["layers"]["attention"]["factors"]
-    start = np.stack([2.0 ** -np.arange(2.0, 10.0, 2.0)] * 2)
+    start = np.stack([2.0 ** -np.arange(2.0, 10.0, 2.0)] * model.config.num_layers)
     assert np.abs(factors - start).max() > 1e-7  # trained
     np.testing.assert_allclose(factors, start, atol=0.01)
     mixed = np.array([[2, *[7] * 10, 9, *[7] * 10, 3]])

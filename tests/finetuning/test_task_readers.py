@@ -149,7 +149,7 @@ def test_empty_texts_are_reported(tmp_path: Path) -> None:
 
 
 BAD = [
-    ("tsv", "a\tlabel\nx\t1\n", {}, r"a:1: no column 'text' \(it has a, label\); set task.text_column to one of them"),
+    ("tsv", "a\tb\tlabel\nx\ty\t1\n", {}, r"a:1: no column 'text' \(it has a, b, label\); set task.text_column to one"),
     ("tsv", "text\tlabel\nx\t1\ny\n", {}, r"a:3: 1 columns, but line 1 has 2"),
     ("tsv", "text\ttext\tlabel\nx\ty\t1\n", {}, r"a:1: two columns are named 'text'"),
     ("tsv", "text\tlabel\nx\t \n", {}, r"a:2: no label in the column of task.label_column"),
@@ -180,9 +180,9 @@ BAD = [
     ("jsonl", "[1]\n", {}, r"a:1: a list where a JSON object is expected"),
     (
         "jsonl",
-        '{"txt": "x", "label": 1}\n',
+        '{"txt": "x", "title": "y", "label": 1}\n',
         {},
-        r"a:1: no field 'text' \(it has txt, label\); set task.text_column to one",
+        r"a:1: no field 'text' \(it has txt, title, label\); set task.text_column to one",
     ),
     ("jsonl", '{"text": 3, "label": 1}\n', {}, r"a:1: field 'text' holds int where text is expected"),
     ("jsonl", '{"text": "\\ud800", "label": 1}\n', {}, r"a:1: half a surrogate pair"),
