@@ -349,3 +349,10 @@ def test_the_only_column_of_texts_is_found(tmp_path: Path, kind: str) -> None:
     settings = {"text_column": "summary"}
     with pytest.raises(UserError, match="summary"):
         read_examples(write(review=["good"], label=["p"]))
+
+
+def test_the_first_record_chooses_the_column_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": "p"}\n{"review": "y", "label": "n"}\n')
+    with pytest.raises(UserError, match=r"a.jsonl:2: no field 'text' \(it has review, label\)"):
+        read_examples(TaskConfig("classification", (f"jsonl:{path}",)))

@@ -56,10 +56,13 @@ def csv_rows(path: str, columns: Columns, header: bool | None = None, errors: st
 
 def jsonl_rows(path: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
     """Yields the objects of a JSON Lines file. Args: as of `tsv_rows`."""
+    chosen: Columns | None = None
     for number, record in read_jsonl(path, errors, advice=REPLACE_ERRORS):
         where = f"{path}:{number}"
-        columns = with_text_column(columns, record, [name for name, value in record.items() if isinstance(value, str)])
-        yield where, [get_field(record, name, key, where) for key, name in columns]
+        if chosen is None:  # by the first record, for all
+            texts = [name for name, value in record.items() if isinstance(value, str)]
+            chosen = with_text_column(columns, record, texts)
+        yield where, [get_field(record, name, key, where) for key, name in chosen]
 
 
 def parallel_rows(where: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
