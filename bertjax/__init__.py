@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from bertjax.commands.pseudo_label import pseudo_label as pseudo_label
     from bertjax.commands.score_choices import score_choices as score_choices
     from bertjax.config.model import EncoderConfig as EncoderConfig
-    from bertjax.config.parse import load_config as load_config
     from bertjax.errors import UserError as UserError
+    from bertjax.experiment.config import load_config as load_config
     from bertjax.experiment.continued import continue_config as continue_config
     from bertjax.experiment.objective import make_objective as make_objective
     from bertjax.experiment.open_model import from_encoders as from_encoders
@@ -67,7 +67,7 @@ _NAMES = {
     "bertjax.commands.pretrain": ("pretrain", "sweep"),
     "bertjax.commands.score_choices": ("score_choices",),
     "bertjax.config.model": ("EncoderConfig",),
-    "bertjax.config.parse": ("load_config",),
+    "bertjax.experiment.config": ("load_config",),
     "bertjax.errors": ("UserError",),
     "bertjax.experiment.continued": ("continue_config",),
     "bertjax.experiment.objective": ("make_objective",),

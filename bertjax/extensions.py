@@ -1,7 +1,7 @@
 """The protocols of the six extensions, and functions that most of them need.
 
 `docs/extending.md` explains them. A name is imported when it is first used, so that a module that only declares an
-extension (a subclass of a `...Config` or of `TaskKind`, a `SourceKind`) loads no jax.
+extension (a subclass of `AttentionConfig` or of `TaskKind`, a `SourceKind`) loads no jax.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertjax.config.attention import AttentionConfig as AttentionConfig
+    from bertjax.config.fields import linked as linked
     from bertjax.config.fields import read_group as read_group
     from bertjax.config.fields import setting as setting
     from bertjax.config.model import EncoderConfig as EncoderConfig
-    from bertjax.config.objectives.base import ObjectiveConfig as ObjectiveConfig
-    from bertjax.config.objectives.masking import MaskingConfig as MaskingConfig
     from bertjax.config.sources import SourceKind as SourceKind
     from bertjax.config.task import TaskConfig as TaskConfig
     from bertjax.config.task import TaskKind as TaskKind
@@ -40,15 +39,14 @@ if TYPE_CHECKING:
     from bertjax.objectives.base import encoder_inputs as encoder_inputs
     from bertjax.objectives.base import example_keys as example_keys
     from bertjax.objectives.masking.corrupt import mask_batch as mask_batch
+    from bertjax.objectives.masking.settings import Masking as Masking
     from bertjax.types import Sum as Sum
     from bertjax.types import Vocabulary as Vocabulary
 
 _NAMES = {
     "config.attention": "AttentionConfig",
-    "config.fields": "read_group setting",
+    "config.fields": "linked read_group setting",
     "config.model": "EncoderConfig",
-    "config.objectives.base": "ObjectiveConfig",
-    "config.objectives.masking": "MaskingConfig",
     "config.sources": "SourceKind",
     "config.task": "TaskConfig TaskKind",
     "errors": "UserError",
@@ -61,6 +59,7 @@ _NAMES = {
     "models.model": "bind init_params",
     "objectives.base": "FlopsTerm Network Objective StepInputs encoder_inputs example_keys",
     "objectives.masking.corrupt": "mask_batch",
+    "objectives.masking.settings": "Masking",
     "types": "Sum Vocabulary",
 }
 _HOMES = {name: f"bertjax.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -69,8 +69,8 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
 
     from bertjax.config.generation import GenerationConfig
     from bertjax.config.overrides import load_config, set_values
-    from bertjax.config.parse import check
     from bertjax.experiment import build
+    from bertjax.experiment.config import parse as check
     from bertjax.experiment.finetune import initial_state
     from bertjax.experiment.task import read_task, resolve_config, task_batches
     from bertjax.finetuning.seq2seq_evaluation import TextGenerator, float32_model

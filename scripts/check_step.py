@@ -30,9 +30,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of this checkout, installed or not
 
 from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.config.parse import check
 from bertjax.data import from_config
 from bertjax.experiment import build
+from bertjax.experiment.config import parse as check
 from bertjax.training.sharding import local_sequences, put_batch
 
 COMMON = {

@@ -19,9 +19,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
 from bertjax.config.overrides import load_config
 from bertjax.experiment import build
+from bertjax.experiment.config import parse
 from bertjax.training.sharding import put_batch
 from bertjax.types import Vocabulary
 
@@ -80,7 +80,7 @@ def config_of(spec: str, options: argparse.Namespace) -> ConfigDict:
 
 def corruption(spec: str, options: argparse.Namespace, words: Vocabulary, batch: dict) -> Callable[[], Any]:
     """Returns the jitted corruption; a recipe of two networks masks as its generator does."""
-    objective = build.make_objective(config_of(spec, options), words)
+    objective = build.make_objective(parse(config_of(spec, options)), words)
     jitted = jax.jit(objective.corrupt)
     return lambda: jitted(batch, jax.random.key(0), np.int32(1))
 
@@ -89,7 +89,7 @@ def training_step(options: argparse.Namespace, words: Vocabulary, batch: dict) -
     """Returns a masked-LM step of `--model`, masking included."""
     cfg = config_of("bert.py:mini", options)
     cfg.model.preset, cfg.data.example_format = options.model, "block"
-    parse.check(cfg)
+    parse(cfg)
     exp = build.make_experiment(cfg, words)
     state = exp.init_state()
     step = exp.train_step

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertjax.config.parse import check
+from bertjax.experiment.config import parse as check
 from bertjax.experiment.pretrain import pretrain
 from bertjax.experiment.workdir import read_config
 

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import from_config
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse
 from bertjax.training.timing import DataWaitTimer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -97,7 +97,7 @@ def config_of(form: str, length: int, options: argparse.Namespace, more: Sequenc
 
 def measure(cfg: ConfigDict, demand: float, seconds: float) -> WaitMetrics:
     """Returns the metrics of steps with real batches over `seconds`."""
-    parse.check(cfg)
+    parse(cfg)
     pipeline = from_config.training_pipeline(cfg, from_config.prepare(cfg))
     step_seconds = cfg.train.batch_size * cfg.data.seq_len / demand
     steps = max(int(seconds / step_seconds), 10)

@@ -29,13 +29,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.config import parse
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import from_config
 from bertjax.data.corpus import open_corpus, read_meta
 from bertjax.data.phased_pipeline import PhasedPipeline
 from bertjax.data.prepare import describe_corpus
 from bertjax.data.sharded_format import ShardedFormat
+from bertjax.experiment.config import parse
 
 REPLACED = 0.1
 
@@ -110,7 +110,7 @@ def open_pipeline(options: argparse.Namespace, rest: list[str], folder: Path) ->
     """Returns the batches of a config, read from `folder`."""
     cfg = load_config(options.config)
     apply_overrides(cfg, rest)
-    parse.check(cfg)
+    parse(cfg)
     prepared = from_config.prepare(cfg)
     (name,) = prepared.training
     corpus = describe_corpus(folder)
@@ -172,7 +172,7 @@ def main() -> None:
     else:
         cfg = load_config(options.config)
         apply_overrides(cfg, rest)
-        parse.check(cfg)
+        parse(cfg)
         (real,) = from_config.prepare(cfg).training.values()
         with tempfile.TemporaryDirectory(dir=real.folder.parent) as folder:
             clock = Clock()

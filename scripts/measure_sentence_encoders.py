@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bertjax.commands.embed import Embedder
 from bertjax.config.overrides import set_values
-from bertjax.config.parse import check
+from bertjax.experiment.config import parse as check
 from bertjax.experiment.load import load_model
 from bertjax.experiment.pretrain import pretrain
 from bertjax.experiment.workdir import read_config

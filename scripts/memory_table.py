@@ -24,12 +24,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
 from bertjax.config.fields import settings_of
 from bertjax.config.model import EncoderConfig
 from bertjax.config.overrides import apply_overrides, copy_config, load_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
+from bertjax.experiment.config import parse
 from bertjax.experiment.dry_run import abstract_batch
 from bertjax.training.flops import bytes_per_device
 from bertjax.types import Vocabulary, padded_vocab_size
@@ -92,7 +92,7 @@ def state_bytes(cfg: ConfigDict) -> int:
 
 def measure(cfg: ConfigDict) -> Cell:
     """Compiles the step of a config for the device."""
-    parse.check(cfg)
+    parse(cfg)
     exp = build.make_experiment(cfg, vocabulary(cfg.data.vocab_size))
     with jax.set_mesh(exp.mesh):
         traced = exp.train_step.trace(exp.abstract_state(), exp.frozen, abstract_batch(exp))

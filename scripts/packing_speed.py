@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.config import parse
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import from_config
 from bertjax.data.corpus import Corpus, open_corpus
@@ -26,6 +25,7 @@ from bertjax.data.formats import PACKABLE, make_format
 from bertjax.data.formats.packed import PackedFormat
 from bertjax.data.packing import plan_packing
 from bertjax.data.pipeline import MixtureSource, Pipeline
+from bertjax.experiment.config import parse
 from bertjax.types import Vocabulary
 
 CONFIG = Path(__file__).parents[1] / "configs" / "bert.py"
@@ -113,7 +113,7 @@ def main() -> None:
     options, rest = parser.parse_known_args()
     cfg = load_config(options.config)
     apply_overrides(cfg, rest)
-    parse.check(cfg)
+    parse(cfg)
     prepared = from_config.prepare(cfg)
     print("form           tokens  examples      rows   a row    padding % of rows      planned   plan      read")
     print("                                          unpacked  packed   least   M ex./s   B/ex.  M tok./s")

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from bertjax.benchmark.interleaved_timing import TimedRun, interleave
 from bertjax.benchmark.report import run_metrics
 from bertjax.config.model import encoder_config, float32_config
-from bertjax.config.objectives import objective_config
+from bertjax.experiment.config import read_objective
 from bertjax.hf.export_plan import plan_export
 
 HEADS = {"bert": ("cls",), "modernbert": ("head", "decoder")}
@@ -31,7 +31,7 @@ class TorchStep:
     def __init__(self, cfg: ConfigDict, batch_size: int):
         self._shape = batch_size, cfg.data.seq_len
         self._device = "cuda" if torch.cuda.is_available() and cfg.platform != "cpu" else "cpu"
-        self._num_predicted = round(objective_config(cfg).masking.mask_rate * cfg.data.seq_len)
+        self._num_predicted = round(read_objective(cfg).masking.mask_rate * cfg.data.seq_len)
         model = dataclasses.replace(float32_config(encoder_config(cfg)), pad_token_id=0)
         values = plan_export(model, ("mlm",)).config_json
         config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)

@@ -25,10 +25,10 @@ from bertjax.cli import parse
 from bertjax.config.defaults import base_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import apply_overrides, copy_config, flatten, load_config
-from bertjax.config.parse import check
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import placeholder_vocabulary
+from bertjax.experiment.config import parse as check
 from bertjax.storage import ObjectInfo
 
 ROOT = Path(__file__).parents[1]

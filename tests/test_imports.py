@@ -77,12 +77,9 @@ LIGHT = [
 ]
 LIGHT += [
     "bertjax.config.model",
-    "bertjax.config.parse",
+    "bertjax.config.inputs",
     "bertjax.data.from_config",
     "bertjax.experiment.workdir",
-    "bertjax.commands.pretrain",
-    "bertjax.commands.finetune",
-    "bertjax.commands.decay",
 ]
 HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencepiece"]
 HEAVY += ["safetensors", "tensorboard", "torch", "transformers", "scipy"]

@@ -15,6 +15,7 @@ downloaded to be restored. Several processes need not see one directory then: th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import logging
@@ -43,6 +44,8 @@ from bertjax.checkpoint.manifest import (
     write_manifest,
 )
 from bertjax.checkpoint.retention import select_best_step, steps_to_keep
+from bertjax.config.fields import Settings, setting
+from bertjax.config.run import eval_interval
 from bertjax.errors import UserError, comma_list
 from bertjax.io.staging import stored_folder
 from bertjax.io.store import store_errors
@@ -65,38 +68,60 @@ class RestoredCheckpoint(NamedTuple):
     step: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Checkpointing(Settings, group="checkpoint", resume=True):
+    """Checkpoints: intervals and retention; one is always written at the end."""
+
+    interval_steps: int = setting(
+        50_000,
+        at_least=0,
+        follows=("train.num_steps", eval_interval),
+        help="Steps between two checkpoints, by default a twentieth of the run and at least 100; 0: only at the end.",
+    )
+    interval_minutes: float | None = setting(
+        None, above=0.0, help="Minutes after which a checkpoint is due regardless of steps; None: never."
+    )
+    keep: int = setting(3, at_least=1, help="Number of newest checkpoints to keep.")
+    keep_every: int | None = setting(
+        None, at_least=1, help="Keep every checkpoint whose step is a multiple of this as well; None: none."
+    )
+    best_metric: str | None = setting(
+        None,
+        help='Keep the best checkpoint by this metric of metrics.jsonl as well, such as "eval/mlm_loss"; smaller is '
+        "better unless it ends in accuracy, f1, precision, recall, matthews, pearson, spearman, exact_match, bleu, "
+        "chrf or the name of a ROUGE. None: none, or in a task with `task.eval` its main metric.",
+    )
+
+    @property
+    def lower_is_better(self) -> bool:
+        """True if the smallest value of `best_metric` is the best."""
+        return not HIGHER_IS_BETTER.fullmatch(self.best_metric or "")
+
+
 class Checkpoints:
     """The checkpoints of one directory (a local or mounted path).
 
     Args:
         directory: created if it does not exist.
-        keep: number of the last steps that stay.
-        keep_every: multiples of it always stay.
-        best_metric: the step with its best value stays; lower is better, except for scores (`metrics.is_better`).
+        settings: which steps stay.
         read_only: change nothing on the disk, for reading a run that another process may be writing.
         run_on_first: with several processes, gives all of them the result of the function on the first one: they see
             the directory through different caches, and might not agree on its content.
 
     Raises:
-        UserError: a number is out of range, or the directory cannot be created.
+        UserError: the directory cannot be created.
     """
 
     def __init__(
         self,
         directory: str | os.PathLike[str],
+        settings: Checkpointing,
         *,
-        keep: int,
-        keep_every: int | None = None,
-        best_metric: str | None = None,
         read_only: bool = False,
         run_on_first: Callable[[str, Callable[[], Any]], Any] = lambda what, make: make(),
     ):
-        for name, value in (("keep", keep), ("keep_every", keep_every)):
-            if value is not None and value < 1:
-                raise UserError(f"checkpoint.{name} must be at least 1, not {value}")
         self.directory = Path(directory).absolute()
-        self.keep, self.keep_every, self.best_metric, self.read_only = keep, keep_every, best_metric, read_only
-        self._lower_is_better = not HIGHER_IS_BETTER.fullmatch(best_metric or "")
+        self.settings, self.read_only = settings, read_only
         self._run_on_first = run_on_first
         self._pending: tuple[int, dict[str, Any]] | None = None
         self._store = stored_folder(self.directory.parent)
@@ -208,7 +233,7 @@ class Checkpoints:
         """Returns the finished step with the best value of `best_metric`; None where none was measured."""
         self.wait()
         return self._run_on_first(
-            "the best checkpoint", lambda: select_best_step(self._scores(), self._lower_is_better)
+            "the best checkpoint", lambda: select_best_step(self._scores(), self.settings.lower_is_better)
         )
 
     def latest_step(self) -> int | None:
@@ -327,7 +352,9 @@ class Checkpoints:
     def _delete_old_steps(self) -> None:
         if jax.process_index() == 0:
             scores = self._scores()
-            for step in set(scores) - steps_to_keep(scores, self.keep, self.keep_every, self._lower_is_better):
+            for step in set(scores) - steps_to_keep(
+                scores, self.settings.keep, self.settings.keep_every, self.settings.lower_is_better
+            ):
                 self._delete(step)
 
     def _delete(self, step: int) -> None:
@@ -354,7 +381,7 @@ class Checkpoints:
         return bodies
 
     def _scores(self) -> dict[int, float | None]:
-        return {step: body["metrics"].get(self.best_metric) for step, body in self._manifests().items()}
+        return {step: body["metrics"].get(self.settings.best_metric) for step, body in self._manifests().items()}
 
     def _choose(self, step: int | None) -> tuple[int | None, str | None, str | None]:
         """Returns the step to restore and its digest, or the reason why there is none; moves damaged steps away."""

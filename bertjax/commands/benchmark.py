@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-from ml_collections import ConfigDict
 
 from bertjax.benchmark.bertjax_runner import BertjaxRunner
 from bertjax.benchmark.interleaved_timing import TimedRun, interleave
@@ -21,15 +20,13 @@ from bertjax.benchmark.torch_baseline import BaselineConfig, fastest_trial
 from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.commands.arguments import Config, Out, Overrides
 from bertjax.commands.signatures import command
-from bertjax.config.model import encoder_config, float32_config
-from bertjax.config.objectives import objective_config
-from bertjax.config.objectives.clm import ClmConfig
-from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.config.parse import command_config
+from bertjax.config.model import float32_config
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError, named, require_at_least
 from bertjax.experiment import build
+from bertjax.experiment import config as config_of_run
+from bertjax.experiment.config import command_config, parse
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.safe_files import auto_class
@@ -38,6 +35,8 @@ from bertjax.io.atomic import write_json
 from bertjax.io.output import Results, require_output
 from bertjax.io.stderr import note
 from bertjax.models.mesh import target_platform
+from bertjax.objectives.clm import Clm
+from bertjax.objectives.mlm import Mlm
 from bertjax.runtime.platform import cpu_multiplies_bfloat16
 
 STEPS, TRACED_STEPS = 10, 3
@@ -84,7 +83,7 @@ def benchmark(
     if baseline is not None:  # it needs device memory as well
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     build.check_devices(cfg)
-    model_class = None if baseline is None else baseline_class(cfg)
+    model_class = None if baseline is None else baseline_class(parse(cfg))
     note("preparing the text")
     prepared = from_config.prepare(cfg)
     if baseline is not None and target_platform() == "cpu":
@@ -133,12 +132,12 @@ def _bertjax_metrics(runner: BertjaxRunner, runs: Sequence[TimedRun], lines: lis
     return metrics | {"work_seconds": seconds}
 
 
-def baseline_class(cfg: ConfigDict) -> str:
+def baseline_class(config: config_of_run.Config) -> str:
     """Returns the class of `transformers` that trains the same model; raises `UserError` if there is none."""
-    objective, model = objective_config(cfg), encoder_config(cfg)
+    objective, model = config.objective, config.model
     if model.pad_token_id >= model.vocab_size:  # of the preset; a tokenizer that is trained has another one
         model = dataclasses.replace(model, pad_token_id=0)
-    if isinstance(objective, MlmConfig):
+    if isinstance(objective, Mlm):
         if objective.example_format == "sop_pairs" or objective.span_boundary_weight or objective.masked_next_token:
             raise UserError(
                 f"{named('baseline', 'hf')}: transformers has no training with this second objective; set "
@@ -146,11 +145,11 @@ def baseline_class(cfg: ConfigDict) -> str:
                 f"{named('config.objective.mlm.span_boundary_weight', 0)}"
             )
         heads: tuple[str, ...] = ("mlm", "pooler", "pair") if objective.sentence_objective else ("mlm",)
-    elif isinstance(objective, ClmConfig):
+    elif isinstance(objective, Clm):
         heads = ("mlm",)
     else:
         raise UserError(
-            f"{named('baseline', 'hf')}: transformers has no training for objective.name={cfg.objective.name}; "
+            f"{named('baseline', 'hf')}: transformers has no training for objective.name={config.cfg.objective.name}; "
             "mlm and clm can be compared"
         )
     plan = plan_export(model, heads)
@@ -165,15 +164,16 @@ def _torch_process(
     exp: build.Experiment, prepared: Prepared, runner: BertjaxRunner, folder: Path, model_class: str
 ) -> TorchProcess:
     """Returns a process that trains the same network from the same initial weights."""
-    cfg, objective = exp.programs[-1].phase.cfg, objective_config(exp.programs[-1].phase.cfg)
+    phase = exp.config.phases[-1].config
+    cfg, objective = phase.cfg, phase.objective
     network = exp.network
     params = build.unpadded_params(exp.init_state().params, network.config)
     config = float32_config(network.config)
     save_pretrained(folder / "model", params, config, heads=network.heads, tokenizer=prepared.tokenizer)
     baseline = BaselineConfig(
         batch_size=cfg.train.batch_size,
-        masked=isinstance(objective, MlmConfig),
-        mask_rate=objective.masking.mask_rate if isinstance(objective, MlmConfig) else 0.0,
+        masked=isinstance(objective, Mlm),
+        mask_rate=objective.masking.mask_rate if isinstance(objective, Mlm) else 0.0,
         learning_rate=cfg.optimizer.learning_rate,
         weight_decay=cfg.optimizer.weight_decay,
         clip_norm=cfg.optimizer.clip_norm,

@@ -13,8 +13,8 @@ from bertjax.aot.report import format_metrics, step_metrics
 from bertjax.aot.topology import topology_devices, virtual_devices
 from bertjax.commands.arguments import Config, Flag, Out, Overrides
 from bertjax.commands.signatures import command
-from bertjax.config.parse import command_config
 from bertjax.errors import UserError, named
+from bertjax.experiment.config import command_config
 from bertjax.io.atomic import write_json
 from bertjax.io.output import Results, require_output
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from bertjax.commands.arguments import Config, Flag, Overrides
 from bertjax.commands.signatures import command
-from bertjax.config.parse import load_config
 from bertjax.config.reference import describe_keys
+from bertjax.experiment.config import load_config
 from bertjax.io.output import Summary
 
 

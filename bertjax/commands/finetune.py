@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.commands.arguments import Config, Grid, NewWorkdir, Overrides, Seeds
 from bertjax.commands.pretrain import read_grid, read_seeds, train_all, train_together, training_config
 from bertjax.commands.signatures import command
-from bertjax.config.parse import load_config
+from bertjax.experiment.config import load_config
 from bertjax.experiment.workdir import check_start
 from bertjax.io.staging import local_copy
 

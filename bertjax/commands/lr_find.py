@@ -14,12 +14,11 @@ from ml_collections import ConfigDict
 
 from bertjax.commands.arguments import Config, NewWorkdir, Overrides
 from bertjax.commands.signatures import command
-from bertjax.config import parse
 from bertjax.config.objectives import objective_class
-from bertjax.config.parse import command_config
 from bertjax.data import from_config
 from bertjax.errors import UserError, named
 from bertjax.experiment import build
+from bertjax.experiment.config import command_config, parse
 from bertjax.experiment.finetune import initial_state
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
@@ -113,7 +112,7 @@ def _test_config(cfg: ConfigDict, learning_rates: np.ndarray, linear: bool) -> C
     cfg.schedule.name = "rising_linear" if linear else "rising_exponential"
     first, last = learning_rates[[0, -1]].tolist()
     cfg.optimizer.learning_rate, cfg.schedule.end_lr_ratio = last, first / last
-    parse.check(cfg)
+    parse(cfg)
     return cfg
 
 

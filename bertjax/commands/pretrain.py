@@ -15,8 +15,8 @@ from bertjax.commands.signatures import command
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import read_group
 from bertjax.config.objectives import objective_class
-from bertjax.config.parse import load_config
 from bertjax.errors import UserError, named
+from bertjax.experiment.config import load_config
 from bertjax.experiment.hub_names import recall_commits
 from bertjax.experiment.workdir import changed_keys, check_start
 from bertjax.io.staging import display_path, local_copy

@@ -13,8 +13,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.keys import objective_facts
 from bertjax.config.names import resolve, shipped_configs
-from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import execute, load_config
 from bertjax.config.phases import list_phases
 
@@ -120,7 +120,7 @@ def config_files() -> list[ConfigFile]:
 
 
 def _facts(name: str, cfg: ConfigDict, needs_init_from: bool) -> ConfigFacts:
-    objective = objective_class(cfg.objective.name)
+    objective = objective_facts()[cfg.objective.name]
     continues = objective.is_finetuning and not cfg.task.from_scratch
     needs = ["init_from"] if needs_init_from or continues else []
     if objective.is_finetuning:

@@ -10,27 +10,26 @@ from typing import Any
 
 from bertjax.config.registry import Registry
 
-_OBJECTIVES = {
-    "mlm": "mlm:MlmConfig",
-    "clm": "clm:ClmConfig",
-    "plm": "plm:PlmConfig",
-    "rtd": "rtd:RtdConfig",
-    "distillation": "distillation:DistillationConfig",
-    "contrastive": "contrastive:ContrastiveConfig",
-    "mixture": "mixture:MixtureConfig",
-    "span_corruption": "denoising:SpanCorruptionConfig",
-    "infilling": "denoising:InfillingConfig",
-    "tsdae": "denoising:TsdaeConfig",
-    "retromae": "denoising:RetroMaeConfig",
-    "task": "task:TaskObjectiveConfig",
-}
-
 OBJECTIVES: Registry[Any] = Registry(
     "objective.name",
     "bertjax.objectives",
-    {name: f"bertjax.config.objectives.{path}" for name, path in _OBJECTIVES.items()},
-    base="bertjax.config.objectives.base:ObjectiveConfig",
-    required=("title", "objective_class"),
+    {
+        "mlm": "bertjax.objectives.mlm:Mlm",
+        "clm": "bertjax.objectives.clm:Clm",
+        "plm": "bertjax.objectives.plm.objective:Plm",
+        "rtd": "bertjax.objectives.rtd.objective:Rtd",
+        "distillation": "bertjax.objectives.distillation.objective:Distillation",
+        "contrastive": "bertjax.objectives.contrastive:Contrastive",
+        "mixture": "bertjax.objectives.mixture:ObjectiveMixture",
+        "span_corruption": "bertjax.objectives.denoising.span_corruption:SpanCorruption",
+        "infilling": "bertjax.objectives.denoising.infilling:Infilling",
+        "tsdae": "bertjax.objectives.denoising.tsdae:Tsdae",
+        "retromae": "bertjax.objectives.denoising.retromae:RetroMae",
+        "task": "bertjax.finetuning.objective:TaskObjective",
+    },
+    base="bertjax.objectives.base:Objective",
+    required=("title",),
+    methods=("counts", "loss", "heads", "loss_weights"),
     prefix="objective",
     hints={
         "mlm": "bert roberta spanbert masked masked_lm masked_language_modeling masked_language_modelling",
@@ -129,3 +128,6 @@ SOURCES: Registry[Any] = Registry(
     classes=False,
     required=("where",),
 )
+
+REGISTRIES = {each.key: each for each in (OBJECTIVES, FAMILIES, ENCODER_DECODERS, TASK_KINDS, ATTENTION, SOURCES)}
+"""The registries by the key whose values they name."""

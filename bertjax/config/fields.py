@@ -1,18 +1,18 @@
-"""Fields of the configuration: each is declared once, and everything else about it is derived from that declaration.
-
-A group of the config is a frozen dataclass:
+"""Settings: the fields of frozen dataclasses, declared once, next to the code that reads them.
 
     @dataclasses.dataclass(frozen=True)
-    class RtdConfig(Settings, group="objective.rtd"):
-        masking: MaskingConfig                       # no `setting`: not a key, passed to `read_group`
-        temperature: float = setting(1.0, help="Divides the generator's logits before its tokens are drawn.", above=0.0)
-        sharing: str = setting("embeddings", help="Parameters in both networks.", choices=("embeddings", "none"))
+    class Schedule(Settings, group="schedule"):
+        name: str = setting("bert", help="Shape after warmup.", choices=tuple(SHAPES))  # the key schedule.name
+        num_steps: int = linked("train.num_steps")          # the value of a key of another group
+        peak: Optimizer                                     # another group as a whole
 
-        def check(self) -> None:                     # only what needs more than one field; raises UserError
+        def check(self) -> None:                            # only what needs several fields; raises UserError
             ...
 
-Add the class to `GROUPS` in `bertjax/config/defaults.py`; the keys `objective.rtd.*` then exist. A dotted group is a
-sub-group, and several classes may declare keys of one group. `read_group(cfg, RtdConfig, masking=...)` reads it.
+        def rate(self, step): ...                           # the work that the settings are for
+
+`Reader` makes such a dataclass from the values of a config. The root, `bertjax.experiment.config.Config`, names the
+classes; `config/keys.json`, generated from them, lists the keys for whatever must not import them.
 
 The type is the annotation: bool, int, float, str, or a tuple of one of these, with `| None` where None is allowed.
 None has one meaning: the feature is off, or the value follows from others in the way that the help says.
@@ -40,7 +40,7 @@ PRESET = "preset"
 """The value of a key of `model` or `generator` that is taken from the preset."""
 
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-_TAG = "setting"
+_TAG, _LINK = "setting", "link"
 _LARGEST = {int: 2.0**31 - 1, float: 1e37}
 """Bounds of numbers whose declaration has none: devices count in 32 bits and compute in float32."""
 _SMALLEST = 1e-37
@@ -73,6 +73,7 @@ class Setting:
     path: bool = False
     heads: tuple[str, ...] = ()
     read_if: Callable[[Any], bool] | None = None
+    names: tuple[str, ...] = ()
     transfer: bool = False
     kind: type = str
     many: bool = False
@@ -197,6 +198,7 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
             inherits: The value may be `PRESET`.
             heads: Heads that read the field; () = the encoder.
             read_if: Function of the config: whether a model with these other values reads the field at all.
+            names: Values of the group's `name` that read the field; with others it must be None.
             transfer: Weights keep their meaning where the value differs from that of the model they were trained in.
 
     Returns:
@@ -204,6 +206,11 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
     """
     stored = None if default is dataclasses.MISSING else default
     return dataclasses.field(default=default, metadata={_TAG: Setting(default=stored, **declaration)})
+
+
+def linked(key: str, default: Any = dataclasses.MISSING) -> Any:
+    """Declares a field that has the value of a key of another group, for checks and methods that need both."""
+    return dataclasses.field(default=default, metadata={_LINK: key}, kw_only=True)
 
 
 def phase_setting(default: Any, **declaration: Any) -> Any:
@@ -227,8 +234,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, each in settings_of(type(self)).items():
-            each.check(named(dotted(self.group, name)), getattr(self, name))
+            key, value = named(dotted(self.group, name)), getattr(self, name)
+            each.check(key, value)
+            if each.names and value is not None and self.name not in each.names:  # type: ignore[attr-defined]
+                raise UserError(
+                    f"{key} has no effect with {self.group}.name={self.name} "  # type: ignore[attr-defined]
+                    f"(it is for {', '.join(each.names)}); set it to None"
+                )
         self.check()
+
+    @classmethod
+    def read(cls, reader: Reader) -> Self:
+        """Makes the group from the values of a config; raises `UserError` for a value that is not allowed."""
+        return cls(**reader.fields_of(cls))
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
@@ -264,6 +282,43 @@ def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
 def names_where(cls: type[Settings], test: Callable[[Setting], bool]) -> tuple[str, ...]:
     """Returns the names of the fields whose declaration passes a test."""
     return tuple(name for name, each in settings_of(cls).items() if test(each))
+
+
+class Reader:
+    """Makes the dataclasses of a config, each once.
+
+    Args:
+        values: Value of every key by its dotted name.
+        cfg: The same values as a ConfigDict, for groups that follow from those of networks.
+    """
+
+    def __init__(self, values: Mapping[str, Any], cfg: ConfigDict) -> None:
+        self.values, self.cfg = values, cfg
+        self._groups: dict[type[Settings], Any] = {}
+
+    def __call__(self, cls: type[Group]) -> Group:
+        """Returns a group; raises `UserError` for a value that is not allowed."""
+        if cls not in self._groups:
+            self._groups[cls] = cls.read(self)
+        group: Group = self._groups[cls]
+        return group
+
+    def fields_of(self, cls: type[Settings]) -> dict[str, Any]:
+        """Returns the fields of a group that are keys, links to keys, or other groups."""
+        fields, hints = {}, typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            if (declared := field.metadata.get(_TAG)) is not None and declared.key:
+                fields[field.name] = self._value(dotted(cls.group, field.name))
+            elif _LINK in field.metadata:
+                fields[field.name] = self._value(field.metadata[_LINK])
+            elif isinstance(hints[field.name], type) and issubclass(hints[field.name], Settings):
+                fields[field.name] = self(hints[field.name])
+        return fields
+
+    def _value(self, key: str) -> Any:
+        if key not in self.values:
+            raise UserError(f"{key} is not in config/keys.json: run python -m bertjax.experiment.config")
+        return self.values[key]
 
 
 def read_group(cfg: ConfigDict, cls: type[Group], **others: Any) -> Group:

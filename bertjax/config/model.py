@@ -11,7 +11,17 @@ from ml_collections import ConfigDict
 
 from bertjax.config.architecture import ArchitectureConfig, HeadsConfig
 from bertjax.config.attention import attention_config, stored_settings
-from bertjax.config.fields import PRESET, Setting, Settings, dotted, names_where, phase_setting, setting, settings_of
+from bertjax.config.fields import (
+    PRESET,
+    Reader,
+    Setting,
+    Settings,
+    dotted,
+    names_where,
+    phase_setting,
+    setting,
+    settings_of,
+)
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary
@@ -118,6 +128,11 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
             near = difflib.get_close_matches(unknown, settings_of(cls), n=1)
             raise UserError(f"EncoderConfig has no field {unknown!r}{f'; did you mean {near[0]!r}?' if near else ''}")
         return cls(**(preset(name) | changes))
+
+    @classmethod
+    def read(cls, reader: Reader) -> EncoderConfig:
+        """Adapter: the values of the preset, and over them those that the config sets."""
+        return encoder_config(reader.cfg)
 
     def __repr__(self) -> str:
         """Returns the fields that differ from their defaults."""

@@ -134,6 +134,11 @@ def copy_config(config: ConfigDict) -> ConfigDict:
     return copied
 
 
+def values_of(config: ConfigDict) -> dict[str, Any]:
+    """Returns {dotted key: value}, references resolved."""
+    return dict(_leaves(config))
+
+
 def flatten(config: ConfigDict) -> dict[str, Any]:
     """Returns {dotted key: value} in order of the keys, references resolved, tuples as lists: what JSON can hold."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in _leaves(config)}

@@ -9,12 +9,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.extensions import OBJECTIVES
 from bertjax.config.fields import Setting
 from bertjax.config.fields import format_value as format_value
+from bertjax.config.keys import objective_facts
 from bertjax.config.model import NETWORK_GROUPS
-from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
 from bertjax.config.objectives import objective_class
-from bertjax.config.objectives.base import ObjectiveChoice
 from bertjax.config.overrides import declared, flatten, unknown_key
 from bertjax.errors import UserError
 
@@ -115,7 +115,14 @@ def _limits(each: Setting) -> str:
 
 def _other_groups(cfg: ConfigDict) -> tuple[str, ...]:
     """Prefixes of the keys that the chosen objective does not read."""
-    chosen = objective_class(cfg.objective.name)
-    read = {ObjectiveChoice.group, chosen.group, *(each.group for each in chosen.uses), *chosen.read_encoders(cfg)}
-    groups = {*(each.group for each in OBJECTIVE_GROUPS), *NETWORK_GROUPS} - read
-    return tuple(f"{group}." for group in sorted(groups))
+    chosen, facts = cfg.objective.name, objective_facts()
+    if chosen in facts:
+        reads = facts[chosen].reads
+    else:
+        cls = objective_class(chosen)
+        reads = (cls.group, *getattr(cls, "reads", ()), *(each.group for each in getattr(cls, "uses", ())))
+    if not OBJECTIVES.builtin.get(chosen, "").startswith("bertjax.objectives."):  # adapter: not converted
+        reads += tuple(objective_class(chosen).read_encoders(cfg))
+    of_objectives = {key.rpartition(".")[0] for key in declared() if key.startswith("objective.")} - {"objective"}
+    others = {*of_objectives, *NETWORK_GROUPS, *(each.reads[0] for each in facts.values())} - {*reads}
+    return tuple(f"{group}." for group in sorted(others))

@@ -33,6 +33,7 @@ class Registry(Mapping[str, T], Generic[T]):
         base: `package.module:Class` that an object must be an instance of, or with `classes` a subclass of.
         classes: Whether the objects are classes.
         required: Attributes that an extension must set.
+        methods: Methods of the base class that an extension must define.
         prefix: Beginning of the group in which an extension declares its settings; "" where it has none.
         hints: Names with others, separated by blanks, by which people know the same thing; for messages.
     """
@@ -45,11 +46,12 @@ class Registry(Mapping[str, T], Generic[T]):
         base: str,
         classes: bool = True,
         required: Sequence[str] = (),
+        methods: Sequence[str] = (),
         prefix: str = "",
         hints: Mapping[str, str] | None = None,
     ) -> None:
         self.key, self.group, self.builtin, self.base = key, group, dict(builtin), base
-        self.classes, self.required, self.prefix = classes, tuple(required), prefix
+        self.classes, self.required, self.methods, self.prefix = classes, tuple(required), tuple(methods), prefix
         self.hints = {other: name for name, others in (hints or {}).items() for other in others.split()}
         self._loaded: dict[str, T] = {}
 
@@ -93,7 +95,7 @@ class Registry(Mapping[str, T], Generic[T]):
             UserError: There is no such object, it cannot be imported, or it lacks something.
         """
         where = where or f"{self.key}={name}"
-        self._require_no_clash(name, where)
+        self.require_no_clash(name, where)
         entry_points = self._paths().get(name, [])
         path = self.builtin.get(name) or (entry_points[0][0] if entry_points else name)
         if not _PATH.fullmatch(path):
@@ -112,7 +114,8 @@ class Registry(Mapping[str, T], Generic[T]):
     def _paths(self) -> Mapping[str, list[tuple[str, str]]]:
         return _entry_points(tuple(sys.path)).get(self.group, {})
 
-    def _require_no_clash(self, name: str, where: str) -> None:
+    def require_no_clash(self, name: str, where: str) -> None:
+        """Raises `UserError`, which begins with `where`, if an entry point has a name of bertjax, or two have one."""
         entry_points = self._paths().get(name, [])
         if name in self.builtin and entry_points:
             raise UserError(
@@ -125,7 +128,7 @@ class Registry(Mapping[str, T], Generic[T]):
             raise UserError(f"{where}: the packages {packages} both have this name; write its path, such as {path}")
 
     def _check(self, loaded: Any, where: str) -> None:
-        base = import_object(self.base, where)
+        base, required, methods = import_object(self.base, where), self.required, self.methods
         fits = (
             isinstance(loaded, type) and issubclass(loaded, base)
             if self.classes
@@ -141,7 +144,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{where}: {cls.__name__} declares {undecorated[0]} but is not a dataclass; decorate it with "
                 "@dataclasses.dataclass(frozen=True)"
             )
-        missing = [each for each in self.required if not getattr(loaded, each, None)]
+        missing = [each for each in required if not getattr(loaded, each, None)]
         if missing:
             raise UserError(f"{where}: {cls.__name__} lacks the attribute {' and '.join(missing)}")
         if self.prefix and not re.fullmatch(rf"{self.prefix}\.[a-z]\w*", str(getattr(loaded, "group", ""))):
@@ -149,6 +152,8 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{where}: {cls.__name__} must declare its settings in a group {self.prefix}.NAME: "
                 f'class {cls.__name__}({base.__name__}, group="{self.prefix}.NAME")'
             )
+        if methods:
+            require_methods(cls, base, methods, f"{where}: {cls.__name__}")
 
 
 @functools.lru_cache(maxsize=4)
@@ -211,14 +216,29 @@ def import_subclass(path: str, base: type, where: str, methods: Iterable[str] = 
     cls = import_object(path, where)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise UserError(f"{where}: {path} must be a subclass of bertjax.extensions.{base.__name__}")
+    require_methods(cls, base, methods, f"{where}: {path}")
+    return cls
+
+
+def require_methods(cls: type, base: type, methods: Iterable[str], what: str) -> None:
+    """Checks the methods of a class.
+
+    Args:
+        cls: The class.
+        base: Base class that defines the methods.
+        methods: Methods that the class must define.
+        what: Beginning of the message.
+
+    Raises:
+        UserError: A method is missing, or takes other parameters.
+    """
     missing = [name for name in methods if getattr(cls, name) is getattr(base, name)]
     if missing:
-        raise UserError(f"{where}: {path} lacks the method {' and '.join(missing)} of {base.__name__}")
+        raise UserError(f"{what} lacks the method {' and '.join(missing)} of {base.__name__}")
     for name, method in vars(base).items():
         if inspect.isfunction(method) and not name.startswith("__") and not accepts(getattr(cls, name), method):
             parameters = ", ".join(inspect.signature(method).parameters)
-            raise UserError(f"{where}: {path}.{name} must take the parameters ({parameters})")
-    return cls
+            raise UserError(f"{what}.{name} must take the parameters ({parameters})")
 
 
 def require_settings(cls: type, config: Any, where: str) -> None:
@@ -266,6 +286,9 @@ class Choices(Sequence[str]):
     def require(self, key: str, value: str) -> None:
         """Raises `UserError` if a value is neither a name nor the path of an extension that can be used."""
         if value in self.others:
+            return
+        if value in self.registry.builtin:  # which need not be imported for that
+            self.registry.require_no_clash(value, f"{key}={value}")
             return
         if not _PATH.fullmatch(value):
             require_one_of(key, value, self, self.registry.hints)

@@ -1,4 +1,4 @@
-"""Settings of a run as a whole: seed, start, platform, evaluation, checkpoints, outputs."""
+"""Settings of a run as a whole: seed, start, platform, outputs; the intervals that follow its length."""
 
 from __future__ import annotations
 
@@ -114,58 +114,6 @@ class RunConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvalConfig(Settings, group="eval", resume=True):
-    """Evaluation on held-out data."""
-
-    interval_steps: int = setting(
-        50_000,
-        at_least=0,
-        follows=("train.num_steps", eval_interval),
-        help="Steps between two evaluations, by default a twentieth of the run and at least 100; 0: only at the end.",
-    )
-    num_batches: int = setting(
-        32, at_least=1, help="Upper limit of held-out batches per evaluation: always the same, with the same masks."
-    )
-    batch_size: int = setting(256, at_least=1, follows=("train.batch_size", int), help="Sequences per held-out batch.")
-    patience: int | None = setting(
-        None,
-        at_least=1,
-        help="Stop the run when `checkpoint.best_metric` has not improved for this many evaluations; None: never.",
-    )
-    use_ema: bool = setting(
-        True, help="Evaluate and export the averaged weights, if the run keeps them (`optimizer.ema_decay`)."
-    )
-    fill_mask: tuple[str, ...] = setting(
-        (), help="Sentences with [MASK] whose most likely tokens are shown after each evaluation."
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig(Settings, group="checkpoint", resume=True):
-    """Checkpoints: intervals and retention; one is always written at the end."""
-
-    interval_steps: int = setting(
-        50_000,
-        at_least=0,
-        follows=("train.num_steps", eval_interval),
-        help="Steps between two checkpoints, by default a twentieth of the run and at least 100; 0: only at the end.",
-    )
-    interval_minutes: float | None = setting(
-        None, above=0.0, help="Minutes after which a checkpoint is due regardless of steps; None: never."
-    )
-    keep: int = setting(3, at_least=1, help="Number of newest checkpoints to keep.")
-    keep_every: int | None = setting(
-        None, at_least=1, help="Keep every checkpoint whose step is a multiple of this as well; None: none."
-    )
-    best_metric: str | None = setting(
-        None,
-        help='Keep the best checkpoint by this metric of metrics.jsonl as well, such as "eval/mlm_loss"; smaller is '
-        "better unless it ends in accuracy, f1, precision, recall, matthews, pearson, spearman, exact_match, bleu, "
-        "chrf or the name of a ROUGE. None: none, or in a task with `task.eval` its main metric.",
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class ExportConfig(Settings, group="export", resume=True):
     """The Hugging Face folder of a run."""
 
@@ -205,24 +153,10 @@ class ReportConfig(Settings, group="report", resume=True):
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class ProfileConfig(Settings, group="profile", resume=True):
-    """Traces of the device."""
-
-    steps: str | None = setting(
-        None,
-        help='Record a trace of these steps, FIRST:LAST (inclusive, counted from 1), such as "10:15", into `profile/` '
-        "of the workdir, for TensorBoard and Perfetto; the first few steps compile and warm up. None: no trace.",
-    )
-
-
 GROUPS: tuple[type[Settings], ...] = (
     RunConfig,
-    EvalConfig,
-    CheckpointConfig,
     ExportConfig,
     LoggingConfig,
     ReportConfig,
-    ProfileConfig,
 )
 """The dataclasses that declare these keys."""

@@ -196,7 +196,7 @@ class Seq2SeqTaskConfig(TaskKind, group="task.seq2seq"):
 
     name, title, head = "seq2seq", "sequence to sequence", "seq2seq"
     task_class = "bertjax.finetuning.seq2seq:SequenceToSequenceTask"
-    objective_class = "bertjax.finetuning.seq2seq:SequenceToSequenceObjective"
+    objective_class = "bertjax.finetuning.seq2seq:Seq2SeqTaskObjective"
     evaluator_class = "bertjax.finetuning.seq2seq_evaluation:GenerationEvaluator"
     main_metric, label_array = "seq2seq_nll", "target_ids"
     metrics: ClassVar[dict[str, tuple[str, str]]] = {

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from bertjax.data.corpus_batches import CorpusBatches as CorpusBatches
-    from bertjax.data.corpus_batches import batches as batches
+from typing import Any
 
 __all__ = ["CorpusBatches", "batches"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name on first use (PEP 562): submodules that need no corpus stay light."""
+    """Imports a public name on first use (PEP 562): it checks a whole config, which no other part of `data` does."""
     if name in __all__:
-        return getattr(importlib.import_module("bertjax.data.corpus_batches"), name)
+        return getattr(importlib.import_module("bertjax.experiment.corpus_batches"), name)
     raise AttributeError(f"module 'bertjax.data' has no attribute {name!r}")

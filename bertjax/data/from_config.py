@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
+from bertjax.config import inputs
 from bertjax.config.data import DataConfig
 from bertjax.config.fields import read_group, settings_of
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
-from bertjax.config.objectives.base import STREAM_FORMATS
+from bertjax.config.objectives import STREAM_FORMATS
 from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
@@ -79,9 +79,9 @@ class Prepared:
 def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
     """The tokenizer and corpora of a config, from the cache where they are there."""
     require_cache_dir(cfg)
-    for cached in parse.cache_folder(cfg).glob("*/"):
+    for cached in inputs.cache_folder(cfg).glob("*/"):
         atomic.sweep(cached)
-    training, held_out = parse.all_sources(cfg), parse.eval_sources(cfg)
+    training, held_out = inputs.all_sources(cfg), inputs.eval_sources(cfg)
     folder, tokenizer = tokenizer_folder(cfg), load_or_train_tokenizer(cfg, say)
     fraction = 0.0 if held_out else cfg.data.eval_fraction
     named = dict(zip(source_names(training), training, strict=True))
@@ -113,7 +113,7 @@ def join_prepared(
 
 def require_cache_dir(cfg: ConfigDict) -> None:
     """Raises `UserError` if `data.cache_dir` neither exists nor can be made; if it can only be read, it may be full."""
-    folder = parse.cache_folder(cfg)
+    folder = inputs.cache_folder(cfg)
     if not folder.is_dir():
         atomic.require_writable("data.cache_dir", folder)
 
@@ -135,7 +135,7 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
     phases: list[PhaseBatches] = []
     listed = list_phases(cfg)
     stops = [*(phase.start for phase in listed[1:]), cfg.train.num_steps]
-    training = parse.all_sources(cfg)
+    training = inputs.all_sources(cfg)
     names = {source.origin: name for name, source in zip(source_names(training), training, strict=True)}
     totals: Counter[str] = Counter()  # sequences of every stream over the run
     for (start, current), stop in zip(listed, stops, strict=True):
@@ -145,7 +145,7 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
     for (start, current), stop in zip(listed, stops, strict=True):
         stream, sequences = str(current.data), current.train.batch_size
         mixing = mixing_from_config(current, totals[stream])
-        weights = {names[source.origin]: source.weight for source in parse.sources(current)}
+        weights = {names[source.origin]: source.weight for source in inputs.sources(current)}
         corpora = {name: prepared.training[name] for name in weights}
         pipeline = _pipeline(current, prepared, corpora, "train", weights, sequences, cfg.seed, mixing)
         form, first = str(dict(current.data) | dict.fromkeys(_MIXTURE_KEYS)), position[stream]
@@ -250,7 +250,7 @@ def _example_format(
         if len(corpus.shards) < 2 * part_size:
             prepared.formats[key] = make(corpus.open())
         else:
-            file = parse.cache_folder(cfg) / "sequences" / f"{key}.npy"
+            file = inputs.cache_folder(cfg) / "sequences" / f"{key}.npy"
             counts = SequenceCounts(file, stored_url(cfg, "sequences", file.name))
             prepared.formats[key] = ShardedFormat(
                 corpus, make, group_size=group_size, part_size=part_size, counts=counts
@@ -284,11 +284,11 @@ def sequences_if_prepared(cfg: ConfigDict) -> int | None:
         return None
     tokenizer = load_or_train_tokenizer(cfg)
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
-    selected = [(source, fraction) for source in parse.all_sources(cfg)] + [
-        (source, 1.0) for source in parse.eval_sources(cfg)
+    selected = [(source, fraction) for source in inputs.all_sources(cfg)] + [
+        (source, 1.0) for source in inputs.eval_sources(cfg)
     ]
     folders = [
-        parse.cache_folder(cfg)
+        inputs.cache_folder(cfg)
         / "corpora"
         / corpus_digest(content_digest(source, cfg), tokenizer.digest, _recipe(cfg, share))
         for source, share in selected
@@ -311,7 +311,7 @@ def _prepare_one(
     content, recipe = content_of(), _recipe(cfg, eval_fraction)
     digest = corpus_digest(content, tokenizer.digest, recipe)
     url = stored_url(cfg, "corpora", digest)
-    is_stored = url is not None and fetch_folder(url, parse.cache_folder(cfg) / "corpora" / digest, "meta.json")
+    is_stored = url is not None and fetch_folder(url, inputs.cache_folder(cfg) / "corpora" / digest, "meta.json")
     reading = DocumentStats()
     documents = iter_documents(source, cfg.data.encoding_errors, reading)
     with TokenizingProgress(source, reading, say) as progress:
@@ -322,7 +322,7 @@ def _prepare_one(
             tokenizer=tokenizer,
             split_sentences=split_sentences,
             recipe=recipe,
-            cache_dir=parse.cache_folder(cfg) / "corpora",
+            cache_dir=inputs.cache_folder(cfg) / "corpora",
             workers=cfg.data.workers or _cores(),
             dask_scheduler=cfg.data.dask_scheduler,
             confirm=content_of,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
+from bertjax.config import inputs
 from bertjax.config.fields import read_group
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.errors import UserError
@@ -38,7 +38,7 @@ def mixing_from_config(cfg: ConfigDict, sequences: int) -> Mixing | None:
         sequences: Sequences of all phases with the same `data` settings.
     """
     mixture = read_group(cfg, SourceMixtureConfig)
-    limits = [source.epochs for source in parse.sources(cfg)]
+    limits = [source.epochs for source in inputs.sources(cfg)]
     if mixture == SourceMixtureConfig() and not any(limits):
         return None
     chosen = tuple(each or mixture.limits for each in limits)

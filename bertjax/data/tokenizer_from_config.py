@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
+from bertjax.config import inputs
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
@@ -118,20 +118,20 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
     library = "sentencepiece" if data.tokenizer in ("unigram", "sentencepiece_bpe") else "tokenizers"
     parts = [
         _TEXT_VERSION,
-        [content_digest(source, cfg) for source in parse.all_sources(cfg)],
+        [content_digest(source, cfg) for source in inputs.all_sources(cfg)],
         0.0 if data.eval_sources else data.eval_fraction,
         [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase, *filter(None, [data.token_pattern])],
         [library, version(library), *([2] if data.tokenizer == "wordpiece" else [])],
         *read_group(cfg, FilterConfig).fingerprint,
         *([] if (evaluation := evaluation_text(cfg)) is None else [evaluation.digest]),
     ]
-    return parse.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    return inputs.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def training_documents(cfg: ConfigDict) -> Iterator[str]:
     """Yields the training split only, so that held-out text does not enter the tokenizer."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
-    for source in parse.all_sources(cfg):
+    for source in inputs.all_sources(cfg):
         saved = filtered_documents(source, cfg)
         yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
 
@@ -144,7 +144,7 @@ def filtered_documents(source: Source, cfg: ConfigDict) -> Iterator[str]:
 
 def evaluation_text(cfg: ConfigDict) -> EvaluationText | None:
     """Returns the text of `data.decontaminate`, of which a corpus must hold nothing; None without any."""
-    sources = tuple(parse.evaluation_sources(cfg))
+    sources = tuple(inputs.evaluation_sources(cfg))
     digests = tuple(content_digest(source, cfg) for source in sources)
     return _read_evaluation_text(sources, digests, cfg.data.encoding_errors) if sources else None
 
@@ -167,7 +167,7 @@ def content_digest(source: Source, cfg: ConfigDict) -> str:
     entries = {name: entry_of(name)} if source.kind == "builtin" else source_entries(source)
     stamps = [(path if is_url(path) else os.path.abspath(path), *entry) for path, entry in entries.items()]
     memory = (
-        parse.cache_folder(cfg)
+        inputs.cache_folder(cfg)
         / "digests"
         / hash_parts(how, source.kind, source.field, sys.version, sys.prefix, stamps)
     )

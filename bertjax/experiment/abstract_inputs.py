@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from bertjax.config.data import DataConfig
 from bertjax.config.fields import read_group
 from bertjax.config.model import encoder_config
-from bertjax.config.objectives.base import STREAM_FORMATS
+from bertjax.config.objectives import STREAM_FORMATS
 from bertjax.data import tokenizer_from_config
 from bertjax.experiment import build
 from bertjax.training.run_context import PhaseProgram

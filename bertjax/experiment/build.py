@@ -14,20 +14,15 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config import parse
-from bertjax.config.data import DataConfig
-from bertjax.config.distributed import MeshConfig
-from bertjax.config.fields import read_group
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.config.fields import Reader
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives import objective_config
-from bertjax.config.optimizer import OptimizerConfig
-from bertjax.config.overrides import flatten
-from bertjax.config.phases import Phase, list_phases
-from bertjax.config.registry import import_subclass, require_settings
+from bertjax.config.overrides import flatten, values_of
+from bertjax.config.phases import Phase
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError, comma_list
+from bertjax.experiment.config import Config, check_batch_sizes, parse
 from bertjax.io.jsonl import JsonlLog
 from bertjax.io.tree_paths import map_with_path
 from bertjax.models import encoder_decoder
@@ -39,9 +34,8 @@ from bertjax.training.ema import ema_params
 from bertjax.training.evaluate import make_evaluate
 from bertjax.training.flops import peak_flops, training_flops
 from bertjax.training.logging import Console, MetricWriter, TensorBoardWriter, WandbWriter
-from bertjax.training.optimizers import make_optimizer
+from bertjax.training.optimizer import join_schedules
 from bertjax.training.run_context import Batches, PhaseProgram, RunContext
-from bertjax.training.schedules import join_schedules
 from bertjax.training.sharding import host_copy, local_sequences, make_mesh, state_shardings
 from bertjax.training.state import TrainState
 from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
@@ -56,13 +50,18 @@ EVAL_SEED = 0
 class Experiment:
     """The objects of one config on a device mesh, with a program per phase."""
 
-    cfg: ConfigDict
+    config: Config
     mesh: jax.sharding.Mesh
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
     programs: list[PhaseProgram]  # in the order of their phases
     frozen: Any = dataclasses.field(default_factory=dict)  # weights on the mesh that are not trained
     digests: dict[str, str] = dataclasses.field(default_factory=dict)  # digests of `frozen`, stored in checkpoints
+
+    @property
+    def cfg(self) -> ConfigDict:
+        """The ConfigDict, for what is not converted."""
+        return self.config.cfg
 
     @property
     def objective(self) -> Objective:
@@ -117,7 +116,7 @@ class Experiment:
 
 
 def make_experiment(
-    cfg: ConfigDict,
+    cfg: ConfigDict | Config,
     vocabulary: Vocabulary,
     teacher: Network | None = None,
     devices: Sequence[jax.Device] | None = None,
@@ -133,38 +132,38 @@ def make_experiment(
     Raises:
         UserError: the devices do not suffice, or phases or teacher do not fit the model.
     """
-    check_devices(cfg, devices)
-    mesh = make_mesh(read_group(cfg, MeshConfig), devices)
-    schedule = join_schedules(parse.schedule_configs(cfg))
+    config = cfg if isinstance(cfg, Config) else parse(cfg)
+    mesh = check_devices(config, devices)
+    rate = join_schedules([(start, phase.schedule) for start, phase in config.phases])
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels are chosen for the platform of the mesh
-        phases = [(phase, make_objective(phase.cfg, vocabulary, teacher)) for phase in list_phases(cfg)]
-    params = jax.eval_shape(phases[-1][1].init, jax.random.key(0))
-    optimizers = [
-        make_optimizer(read_group(phase.cfg, OptimizerConfig), schedule, params, cfg.seed) for phase, _ in phases
+        objectives = [make_objective(phase, vocabulary, teacher) for _, phase in config.phases]
+    params = jax.eval_shape(objectives[-1].init, jax.random.key(0))
+    parts = [
+        (Phase(start, phase.cfg), objective, phase.optimizer.make(rate, params, config.run.seed))
+        for (start, phase), objective in zip(config.phases, objectives, strict=True)
     ]
-    parts = [(*each, optimizer) for each, optimizer in zip(phases, optimizers, strict=True)]
     _require_same_state(parts)
-    names_sources = len({phase.cfg.data.sources for phase, _ in phases}) > 1
+    names_sources = len({phase.data.sources for _, phase in config.phases}) > 1
     programs = [_program(*part, mesh, names_sources) for part in parts]
-    return Experiment(cfg, mesh, schedule, optimizers[-1], programs)
+    return Experiment(config, mesh, rate, parts[-1][-1], programs)
 
 
-def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Objective:
-    """Builds the objective of a checked config.
+def make_objective(config: Config, vocabulary: Vocabulary, teacher: Network | None = None) -> Objective:
+    """Builds the objective of a config, or of one of its phases.
 
     Args:
-        cfg: the whole config.
+        config: the whole config.
         vocabulary: the tokenizer's vocabulary.
         teacher: the network that a student learns from, at its true vocabulary.
 
     Raises:
         UserError: the objective needs a teacher and there is none, or it does not suit the student.
     """
-    config = objective_config(cfg)
-    most = None if config.is_finetuning else read_group(cfg, DataConfig).max_examples  # a task packs as its texts fit
+    cfg, objective = config.cfg, config.objective
+    most = None if objective.is_finetuning else config.data.max_examples  # a task packs as its texts fit
     encoders = {
         group: dataclasses.replace(platform.platform_config(cfg, encoder), max_examples=most)
-        for group, encoder in config.read_encoders(cfg, vocabulary).items()
+        for group, encoder in objective.read_encoders(cfg, vocabulary).items()
     }
     if teacher is not None:
         model = encoders["model"]
@@ -177,11 +176,7 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
             remat="none",
         )
         teacher = Network(encoder, teacher.heads)
-    where = f"objective.name={cfg.objective.name}"
-    cls = import_subclass(config.objective_class, Objective, where, ("init", "counts", "loss"))
-    require_settings(cls, config, where)
-    built: Objective = cls.build(config, encoders, vocabulary, teacher)
-    return built
+    return objective.build(encoders, vocabulary, teacher)
 
 
 def _program(
@@ -238,7 +233,7 @@ def _require_same_state(phases: list[tuple[Phase, Objective, optax.GradientTrans
             )
 
 
-def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+def check_devices(cfg: ConfigDict | Config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
     """Selects the platform and the compilation cache, checks mesh and batch size, and returns the mesh.
 
     `devices` are those of the mesh; all by default.
@@ -246,11 +241,13 @@ def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) 
     Raises:
         UserError: the devices do not suffice for the platform, the mesh or the batch size.
     """
-    platform.use_platform(cfg.platform)
-    platform.enable_compile_cache(cfg)
-    platform.check_determinism(cfg)
-    mesh = make_mesh(read_group(cfg, MeshConfig), devices)
-    parse.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
+    config = cfg if isinstance(cfg, Config) else parse(cfg)
+    platform.use_platform(config.run.platform)
+    platform.enable_compile_cache(config.cfg)
+    platform.check_determinism(config.cfg)
+    mesh = make_mesh(config.mesh, devices)
+    for _, phase in config.phases:
+        check_batch_sizes(phase, mesh.shape["data"] * mesh.shape["fsdp"])
     return mesh
 
 
@@ -299,7 +296,7 @@ def make_run(
     cfg = exp.cfg
     peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
     return RunContext(
-        config=parse.loop_config(cfg),
+        config=exp.config,
         programs=[dataclasses.replace(each, evaluate=feed.evaluate(each)) for each in exp.programs],
         frozen=exp.frozen,
         schedule=exp.schedule,
@@ -328,15 +325,8 @@ def open_checkpoints(
         read_only: changes nothing, not even the remains of an interrupted save.
         processes: the processes that save together.
     """
-    settings = cfg.checkpoint
-    return Checkpoints(
-        workdir / "checkpoints",
-        keep=settings.keep,
-        keep_every=settings.keep_every,
-        best_metric=settings.best_metric,
-        read_only=read_only,
-        run_on_first=processes.run_on_first,
-    )
+    settings = Reader(values_of(cfg), cfg)(Checkpointing)
+    return Checkpoints(workdir / "checkpoints", settings, read_only=read_only, run_on_first=processes.run_on_first)
 
 
 def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[MetricWriter]:

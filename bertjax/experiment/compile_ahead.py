@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import jax
 
-from bertjax.config.parse import loop_config
 from bertjax.experiment.abstract_inputs import abstract_batch
 from bertjax.experiment.build import Experiment
 from bertjax.training.loop import steps_per_dispatch
@@ -39,7 +38,7 @@ def compile_meanwhile(exp: Experiment, latest_step: int | None) -> Iterator[None
 
 def _compile(exp: Experiment, step: int) -> None:
     program = exp.at(step + 1).programs[-1]
-    batch, size = abstract_batch(exp, program), steps_per_dispatch(loop_config(exp.cfg), step)
+    batch, size = abstract_batch(exp, program), steps_per_dispatch(exp.config, step)
     train_step, inputs = (program.train_step, batch) if size == 1 else (program.train_steps, [batch] * size)
     with contextlib.suppress(Exception), jax.set_mesh(exp.mesh):  # the first dispatch compiles again and raises
         train_step.lower(exp.abstract_state(), exp.frozen, inputs).compile()

@@ -13,16 +13,16 @@ from bertjax.config.defaults import base_config, set_linear_schedule
 from bertjax.config.fields import names_where
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_class
-from bertjax.config.objectives.rtd import RtdConfig
-from bertjax.config.parse import load_config
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, named
+from bertjax.experiment.config import load_config
 from bertjax.experiment.load import require_model
 from bertjax.experiment.task import copy_start_token
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.encoder_decoder.families import find_family as find_encoder_decoder
 from bertjax.hf.keymaps import find_family
 from bertjax.hf.load import local_model, read_config_json
+from bertjax.objectives.rtd.objective import Rtd
 
 _SEQ_LEN = 128
 _MASKING_OF_RTD = {"mask_token_rate": 0.85, "random_token_rate": 0.0}  # ELECTRA's
@@ -125,7 +125,7 @@ def _set_objective(cfg: ConfigDict, objective: str, source: str) -> None:
     cfg.objective.name = objective
     formats = objective_class(objective).example_formats
     cfg.data.example_format = "full_sentences" if "full_sentences" in formats else formats[0]
-    if objective_class(objective) is RtdConfig:
+    if objective_class(objective) is Rtd:
         cfg.generator.width_ratio = 0.25
         cfg.objective.masking.update(_MASKING_OF_RTD)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.overrides import copy_config, differences, set_values
 from bertjax.config.phases import phase_before, write_past
 from bertjax.errors import UserError, comma_list, named, require_at_least
+from bertjax.experiment.config import parse
 from bertjax.experiment.workdir import changed_keys, checkpoint_steps, has_checkpoints, metrics_at, read_config
 from bertjax.io.output import Results
 from bertjax.io.staging import local_copy, stored_folder
@@ -36,7 +36,7 @@ def decay_runs(
     parent = read_config(local_copy(run))
     runs = {step: (folder, _decay(run, parent, step, steps, overrides)) for step, folder in folders.items()}
     for folder, cfg in runs.values():
-        parse.check(cfg)
+        parse(cfg)
         changed_keys(folder, cfg)
     return runs
 

@@ -9,15 +9,13 @@ import jax
 from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
-from bertjax.config.fields import read_group
 from bertjax.config.objectives import objective_class, require_pretraining
-from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.phases import amounts
 from bertjax.data import from_config, tokenizer_from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, find_vocabulary
+from bertjax.experiment.config import parse
 from bertjax.experiment.finetune import summary
 from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
 from bertjax.experiment.teacher import attach_teacher, read_teacher
@@ -26,7 +24,6 @@ from bertjax.io.units import format_bytes
 from bertjax.models import encoder_decoder
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
-from bertjax.training.optimizers import lr_rules
 from bertjax.training.param_rules import describe_rules
 from bertjax.training.run_context import PhaseProgram
 from bertjax.training.sharding import BATCH, RULES
@@ -57,7 +54,7 @@ def dry_run_task(cfg: ConfigDict, workdir: Path) -> None:
     task = read_task(cfg, workdir)
     batches = task_batches(cfg, task)
     cfg = resolve_config(cfg, task, batches)
-    parse.check(cfg)
+    parse(cfg)
     changed_keys(workdir, cfg)
     exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
     for line in summary(exp, task, batches):
@@ -88,9 +85,9 @@ def _print_costs(exp: build.Experiment, memory: int) -> None:
         print(f"teacher           {format_bytes(teacher_bytes)} per device")
     print(f"step              {format_bytes(memory)} of activations and buffers per device, from the compiled step")
     print(f"memory            {format_bytes(state_bytes + teacher_bytes + memory)} per device")
-    config = read_group(cfg, OptimizerConfig)
-    rates = lr_rules(config, state.params)
-    for rules, name in ((config.decay_rules, "weight decay"), (rates, "learning rate"), (RULES, "sharding")):
+    optimizer = exp.config.optimizer
+    rates = optimizer.lr_rules(state.params)
+    for rules, name in ((optimizer.decay_rules, "weight decay"), (rates, "learning rate"), (RULES, "sharding")):
         for line in describe_rules(rules, state.params, name):
             print(f"  {line}")
 

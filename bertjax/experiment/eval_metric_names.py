@@ -7,7 +7,7 @@ import functools
 import jax
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
+from bertjax.config import inputs
 from bertjax.config.objectives import objective_class
 from bertjax.data.from_config import source_names
 from bertjax.errors import UserError, comma_list
@@ -29,7 +29,7 @@ def require_best_metric(cfg: ConfigDict) -> None:
     if name is None or objective_class(cfg.objective.name).uses_teacher:
         return
     exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
-    sets = source_names(parse.eval_sources(cfg) or parse.all_sources(cfg))
+    sets = source_names(inputs.eval_sources(cfg) or inputs.all_sources(cfg))
     prefixes = ["eval", *(f"eval/{each}" for each in sets if len(sets) > 1)]
     for program in exp.programs:
         names = [f"{prefix}/{metric}" for prefix in prefixes for metric in _metric_names(exp, program)]

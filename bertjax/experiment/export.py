@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
+from bertjax.config import inputs
 from bertjax.config.model import float32_config
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError, named
@@ -62,7 +62,7 @@ def export_run(
         card["steps"] = f"{run.step} ({origin})"
     storage |= {"card": card, "overwrite": overwrite}
     if isinstance(model, PretrainedModel):
-        texts = [] if run.experiment.objective.config.is_finetuning else _sample_lines(run.experiment.cfg)
+        texts = [] if run.experiment.objective.is_finetuning else _sample_lines(run.experiment.cfg)
         storage |= {"sample_texts": texts, "tokenizer": exported_tokenizer(run.experiment, run.tokenizer)}
         hint = _save_network(out, model, pooling, **storage)
     else:
@@ -149,7 +149,7 @@ def _save_encoder_decoder(out: Path, model: PretrainedEncoderDecoder, **argument
 def _sample_lines(cfg: ConfigDict) -> list[str]:
     """Returns the first lines of local training text, to compare tokenizers; none if the files are gone."""
     with contextlib.suppress(UserError):
-        sources = [source for source in parse.all_sources(cfg) if source.spec.is_file or source.kind == "builtin"]
+        sources = [source for source in inputs.all_sources(cfg) if source.spec.is_file or source.kind == "builtin"]
         documents = (document for source in sources for document in iter_documents(source, cfg.data.encoding_errors))
         lines = (line for document in documents for line in document[:_SAMPLED_CHARS].split("\n") if line.strip())
         return list(itertools.islice(lines, _SAMPLED_LINES))

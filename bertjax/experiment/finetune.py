@@ -12,13 +12,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config import parse
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import named
 from bertjax.experiment import build
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
+from bertjax.experiment.config import parse
 from bertjax.experiment.eval_metric_names import require_metric
 from bertjax.experiment.export import export_run
 from bertjax.experiment.init_from import load_initial_weights
@@ -100,7 +100,7 @@ def train_task(
     batches = task_batches(cfg, task, **shapes)
     best_metric = cfg.checkpoint.best_metric
     cfg = resolve_config(cfg, task, batches)
-    parse.check(cfg)
+    parse(cfg)
     changes, resumes = processes.run_on_first(
         "the work directory", lambda: (changed_keys(workdir, cfg), has_checkpoints(workdir))
     )

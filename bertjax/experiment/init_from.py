@@ -25,7 +25,6 @@ from bertjax.config.encoder_decoder import as_decoder
 from bertjax.config.fields import format_value, settings_of
 from bertjax.config.model import EncoderConfig, differences, encoder_config
 from bertjax.config.objectives import objective_class
-from bertjax.config.objectives.seq2seq import EncoderDecoderObjectiveConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list, named
@@ -38,6 +37,7 @@ from bertjax.hf.load import read_config_json
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.objectives.base import Objective
+from bertjax.objectives.seq2seq import EncoderDecoderObjective
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.ema import reset_ema
 from bertjax.training.sharding import host_copy, put_tree
@@ -69,7 +69,7 @@ def architecture_of(folder: Path) -> EncoderConfig | None:
 def _trains_one_model(cfg: ConfigDict) -> bool:
     """Returns whether `model` describes all of what a run is known by: it pretrains, and no encoder-decoder."""
     objective = objective_class(cfg.objective.name)
-    return not objective.is_finetuning and not issubclass(objective, EncoderDecoderObjectiveConfig)
+    return not objective.is_finetuning and not issubclass(objective, EncoderDecoderObjective)
 
 
 def load_initial_weights(

@@ -122,7 +122,7 @@ def stored_experiment(workdir: Path) -> tuple[build.Experiment, Tokenizer]:
 def exported_tokenizer(experiment: build.Experiment, tokenizer: Tokenizer) -> Tokenizer:
     """Returns the tokenizer of a run as its main network reads it, and as its task makes tokens of texts."""
     tokenizer = tokenizer.fitted(experiment.model)
-    if not experiment.objective.config.is_finetuning:
+    if not experiment.objective.is_finetuning:
         return tokenizer
     return task_methods(experiment.cfg.task.kind).tokenizer(tokenizer)
 
@@ -143,7 +143,7 @@ def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[
 
 def config_keys(experiment: build.Experiment) -> Mapping[str, Any]:
     """Returns the keys of config.json that say what libraries make of the outputs of a task's head."""
-    is_task = experiment.objective.config.is_finetuning
+    is_task = experiment.objective.is_finetuning
     return task_settings(experiment.cfg).config_keys if is_task else {}
 
 
@@ -245,7 +245,7 @@ def _of_run(run: StoredRun, head: str | None) -> SourceModel:
 
     def source(name: str, decoder: SourceModel | None = None) -> SourceModel:
         params = jax.device_get(objective.network_params(run.params, name))
-        two_streams = objective.config.two_streams
+        two_streams = objective.two_streams
         both = None if decoder is None else objective.encoder_decoder
         return SourceModel(*objective.networks[name], params, run.tokenizer, two_streams, decoder, both, others)
 
@@ -333,7 +333,7 @@ def join_towers(run: StoredRun, config: EncoderDecoderConfig, params: Params) ->
     towers = with_family(dataclasses.replace(config, encoder=encoder, decoder=decoder))
     ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}
     generation = ids | {"decoder_start_token_id": config.decoder_start_token_id}
-    if run.experiment.objective.config.is_finetuning:
+    if run.experiment.objective.is_finetuning:
         generation |= task_settings(run.experiment.cfg).generation
     files = tokenizer.huggingface_files(config.encoder.max_position_embeddings)
     return PretrainedEncoderDecoder(towers, params, generation, files)

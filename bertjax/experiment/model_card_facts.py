@@ -10,9 +10,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.objectives import objective_config
 from bertjax.config.phases import amounts, source_texts
 from bertjax.config.task import task_config
+from bertjax.experiment.config import read_objective
 from bertjax.experiment.load import StoredRun
 from bertjax.experiment.workdir import parse_checkpoint
 from bertjax.io.hub import is_hub_name, parse_hub_name
@@ -29,7 +29,7 @@ def model_facts(run: StoredRun, metrics: Mapping[str, float], labels: tuple[str,
         labels: names of the labels that the model predicts.
     """
     cfg, tokenizer = run.experiment.cfg, run.tokenizer
-    objective = objective_config(cfg)
+    objective = read_objective(cfg)
     measured = {
         name.removeprefix("eval/"): value
         for name, value in metrics.items()
@@ -61,13 +61,13 @@ def model_facts(run: StoredRun, metrics: Mapping[str, float], labels: tuple[str,
 
 def base_model(cfg: ConfigDict) -> str | None:
     """Returns the name of the model whose weights a run starts from; None if it starts from random ones."""
-    is_random = objective_config(cfg).is_finetuning and cfg.task.from_scratch
+    is_random = read_objective(cfg).is_finetuning and cfg.task.from_scratch
     return None if cfg.init_from is None or is_random else name_base_model(cfg.init_from)
 
 
 def data_sources(cfg: ConfigDict) -> dict[str, list[str]]:
     """Returns the sources of training and held-out data; held-out text of the training sources is not listed."""
-    if objective_config(cfg).is_finetuning:
+    if read_objective(cfg).is_finetuning:
         return {"train": list(cfg.task.train), "eval": list(cfg.task.eval)}
     return {"train": source_texts(cfg), "eval": list(cfg.data.eval_sources)}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.parse import load_config
 from bertjax.experiment import build
+from bertjax.experiment.config import load_config, parse
 from bertjax.objectives.base import Objective
 from bertjax.types import Vocabulary
 
@@ -30,4 +30,4 @@ def make_objective(
     Raises:
         UserError: The config is not valid, or the objective needs a teacher.
     """
-    return build.make_objective(load_config(config, overrides), vocabulary)
+    return build.make_objective(parse(load_config(config, overrides)), vocabulary)

@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config import parse
+from bertjax.config import inputs
 from bertjax.config.model import float32_config
 from bertjax.config.overrides import copy_config
 from bertjax.config.phases import amounts
@@ -26,6 +26,7 @@ from bertjax.experiment import build
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.compile_ahead import compile_meanwhile
+from bertjax.experiment.config import parse
 from bertjax.experiment.eval_metric_names import require_best_metric
 from bertjax.experiment.export import export_run
 from bertjax.experiment.growth import GROWING, needs_growth
@@ -48,7 +49,7 @@ from bertjax.experiment.workdir import (
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import encode_sentences, fill_masks
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
-from bertjax.training.schedules import join_schedules
+from bertjax.training.optimizer import join_schedules
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
@@ -90,7 +91,7 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
     require_teacher(cfg)
     require_best_metric(cfg)
     if not resumes:
-        print(f"reading {comma_list((source.text for source in parse.all_sources(cfg)), _NAMED)}")
+        print(f"reading {comma_list((source.text for source in inputs.all_sources(cfg)), _NAMED)}")
     prepared = prepare_on_first_process(cfg, processes)
     from_config.require_held_out(prepared)
     teacher = read_teacher(cfg, prepared.tokenizer)
@@ -252,7 +253,7 @@ def _print_schedule_change(exp: build.Experiment, step: int, changes: list[Chang
     for key, before, _ in keys:
         group, leaf = key.split(".")
         old[group][leaf] = before
-    was = join_schedules(parse.schedule_configs(old))
+    was = join_schedules([(start, phase.schedule) for start, phase in parse(old).phases])
     last = exp.cfg.train.num_steps - 1
     print(
         f"  learning rate of the next step: {float(was(step)):.3e} before, {float(exp.schedule(step)):.3e} now; "
@@ -285,7 +286,7 @@ def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Pa
     name, network = next((each for each in networks if "mlm" in each[1].heads), next(iter(networks)))
     network_params = exp.objective.network_params(params, name)
     model = PretrainedModel(float32_config(network.config), network_params, network.heads)
-    two_streams = exp.objective.config.two_streams
+    two_streams = exp.objective.two_streams
     predictions = fill_masks(model, prepared.tokenizer, sentences, two_streams=two_streams)
     for sentence, masks in zip(sentences, predictions, strict=True):
         print(sentence)

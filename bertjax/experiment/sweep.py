@@ -16,12 +16,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
 from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import set_values
 from bertjax.errors import UserError, named
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback
+from bertjax.experiment.config import parse
 from bertjax.experiment.finetune import train_task
 from bertjax.experiment.hub_names import recall_commits
 from bertjax.experiment.pretrain import pretrain
@@ -105,7 +105,7 @@ def sweep(
         raise UserError(f"{named('seeds')} names a seed twice: {', '.join(map(str, seeds))}")
     configs = {point: _with_settings(cfg, point.settings) for point in grid_points(grid)}
     for point_cfg in configs.values():
-        parse.check(point_cfg)
+        parse(point_cfg)
     build.check_devices(cfg)
     if stored_folder(workdir) is not None:
         raise UserError(

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
 from bertjax.config.attention import store_attention
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.defaults import base_config
@@ -22,11 +21,11 @@ from bertjax.config.encoder_decoder import START_TOKENS, EncoderDecoderConfig, e
 from bertjax.config.fields import PRESET, read_group, settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
-from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_from_config import read_tokenizer, train_from_config
 from bertjax.errors import UserError, named
+from bertjax.experiment.config import Config
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.workdir import has_checkpoints, read_settings
@@ -308,10 +307,11 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
         cfg.train.log_interval_steps = -(-batches.num_steps // _LOGGED_LINES)
     if spec is TokensConfig and recognize_scheme(task.labels, cfg.task.tokens.tag_scheme) == PLAIN_TAGS:
         cfg.task.tokens.tag_scheme = PLAIN_TAGS
-    cfg.checkpoint.best_metric = parse.best_metric(cfg)
+    config = Config.read(cfg)
+    cfg.checkpoint.best_metric = config.best_metric
     if cfg.task.unfreeze_epochs is not None:
         cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
-    cfg.task.class_weights = class_weights(TaskObjectiveConfig.from_config(cfg), task)
+    cfg.task.class_weights = class_weights(config.objective, task)
     return cfg
 
 

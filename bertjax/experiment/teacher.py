@@ -81,7 +81,7 @@ def attach_teacher(exp: build.Experiment, teacher: Teacher | None) -> None:
         return
     objective = _distillation(exp.objective)
     trained = objective.frozen(teacher.params)["teacher"]
-    padded = build.padded_params(trained, objective.teacher.config)
+    padded = build.padded_params(trained, objective.teacher_network.config)
     exp.frozen = {"teacher": put_tree(padded, state_shardings(padded, exp.mesh))}
     exp.digests = {"teacher": teacher.digest}
 
@@ -99,14 +99,14 @@ def init_student_layers(exp: build.Experiment, teacher: Teacher | None, state: T
     """
     if teacher is None:
         return state
-    config, student = _distillation(exp.objective).config, exp.model
-    if config.teacher_layers is None:
+    objective, student = _distillation(exp.objective), exp.model
+    if objective.teacher_layers is None:
         return state
     fresh = host_copy(state.params)
     unpadded = build.unpadded_params(fresh, student)
-    initial = start_from_teacher(student, unpadded, teacher.network.config, teacher.params, config.teacher_layers)
+    initial = start_from_teacher(student, unpadded, teacher.network.config, teacher.params, objective.teacher_layers)
     params = build.padded_params(initial, student)
-    print(f"the student starts as layers {', '.join(map(str, config.teacher_layers))} of {config.teacher}")
+    print(f"the student starts as layers {', '.join(map(str, objective.teacher_layers))} of {objective.teacher}")
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state.params)
     return state._replace(params=put_tree(params, shardings), opt_state=reset_ema(state.opt_state, params))
 

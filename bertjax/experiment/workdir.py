@@ -13,7 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest, steps_in
-from bertjax.config import parse
+from bertjax.config import inputs
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import Setting
 from bertjax.config.overrides import declared, differences, flatten, from_json, to_json
@@ -267,7 +267,7 @@ def _refused(changes: list[ChangedKey], cfg: ConfigDict, known: Mapping[str, Set
     """Returns the changes that would change batches: shares of sources with limited epochs follow the length."""
 
     def is_fixed(key: str) -> bool:
-        return not known[key].resume or (key == "train.num_steps" and parse.limits_epochs(cfg))
+        return not known[key].resume or (key == "train.num_steps" and inputs.limits_epochs(cfg))
 
     return [change for change in changes if is_fixed(change[0])]
 

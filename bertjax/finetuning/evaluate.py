@@ -48,7 +48,7 @@ class ForwardPass:
     def __init__(self, objective: TaskObjective, mesh: Mesh, labelled: bool = True):
         padded = objective.model.padded_vocab_size
         exact = dataclasses.replace(float32_config(objective.model), padded_vocab_size=padded)
-        objective = TaskObjective(objective.config, exact, objective.vocabulary)
+        objective = objective.build({"model": exact}, objective.vocabulary)
         self.objective, self.mesh = objective, mesh
 
         def step(params: Params, batch: Batch) -> tuple[Any, dict[str, Sum], dict[str, Any]]:
@@ -61,7 +61,7 @@ class ForwardPass:
 
     def __call__(self, params: Params, batches: EvalBatches) -> HeadOutputs:
         """Returns the outputs for all windows of `batches`."""
-        features, spec = batches.features, self.objective.config.spec
+        features, spec = batches.features, self.objective.spec
         num_rows = len(features.tokens) if spec.per_token else len(features)
         scores = np.zeros((num_rows, self.objective.num_outputs), np.float32)
         with jax.default_matmul_precision("float32"):

@@ -2,62 +2,154 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import TypeVar
+
 import jax
 import numpy as np
 from jaxtyping import Array
+from ml_collections import ConfigDict
 
+from bertjax.config.extensions import TASK_KINDS
+from bertjax.config.fields import Reader, linked, setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.task import TaskObjectiveConfig
+from bertjax.config.registry import import_subclass
+from bertjax.config.task import TaskKind
 from bertjax.errors import UserError
+from bertjax.finetuning.methods import TaskMethods
 from bertjax.finetuning.tasks import task_methods
-from bertjax.models.model import bind, init_params
-from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
+from bertjax.models.model import bind
+from bertjax.objectives.base import Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.seq2seq import Seq2Seq
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
+T = TypeVar("T", bound="TaskObjective")
+
+WEIGHTINGS = ("balanced", "sqrt")
 _HEAD_KEY = 0x7A5C  # separates the head's dropout from the encoder's
 
 
-class TaskObjective(Objective):
+@dataclasses.dataclass(frozen=True)
+class TaskObjective(Objective, group="task"):
     """A kind of task, whose loss `TaskMethods` computes, on a head of the family.
 
     The loss is a mean over examples (labelled words; starts and ends of answers), as in the authors' code and in
     transformers; with class weights it is the weighted mean of `torch.nn.CrossEntropyLoss`.
 
-    Args:
-        config: kind of the task and class weights.
-        model: architecture; `num_labels` is that of the task.
-        vocabulary: vocabulary of the model's tokenizer.
-
-    Raises:
-        UserError: there is not one class weight per label.
+    Attributes:
+        metric: metric that compares checkpoints; None: nothing is held out.
     """
 
-    config: TaskObjectiveConfig
+    title = "finetuning"
+    is_finetuning = True
 
-    def __init__(self, config: TaskObjectiveConfig, model: EncoderConfig, vocabulary: Vocabulary):
-        self.config, self.model, self.vocabulary = config, model, vocabulary
-        self.heads = config.heads(model)
-        self.methods = task_methods(config.kind)
-        self.loss_weights = {config.spec.name: 1.0}
-        self.networks = {"model": Network(model, self.heads)}
-        self.flops_terms = (FlopsTerm(model, 0.0),)
-        self._class_weights = np.asarray(config.numbers or [1.0] * model.num_labels, np.float32)
-        if config.spec.has_classes and len(self._class_weights) != model.num_labels:
+    kind: str = linked("task.kind")
+    class_weights: tuple[str, ...] = setting(
+        (),
+        help="Weights of the classes in the loss. (): none; balanced: inverse to the frequency, 1 on average over the "
+        "examples; sqrt: the root of that (FinBERT's paper); or a number per label.",
+    )
+    metric: str | None = None
+
+    @classmethod
+    def read(cls: type[T], reader: Reader) -> T:
+        kind, task = reader.values["task.kind"], reader.cfg.task
+        spec = TASK_KINDS.load(kind)
+        of_kind: type[T] = import_subclass(spec.objective_class, cls, f"task.kind={kind}")
+        return of_kind(metric=spec.metric(task) if task.eval else None, **reader.fields_of(of_kind))
+
+    @classmethod
+    def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
+        if TASK_KINDS.load(cfg.task.kind).has_targets:
+            return Seq2Seq.read_encoders(cfg, vocabulary)
+        return super().read_encoders(cfg, vocabulary)
+
+    @property
+    def summary(self) -> str:
+        return f"{self.title} ({self.spec.title})"
+
+    @property
+    def main_metric(self) -> str | None:
+        return self.metric
+
+    @property
+    def spec(self) -> type[TaskKind]:
+        """Facts about the kind."""
+        return TASK_KINDS.load(self.kind)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Weights of the labels in their order; empty if all are equal.
+
+        Raises:
+            UserError: `task.class_weights` holds neither a rule nor numbers.
+        """
+        try:
+            return tuple(float(weight) for weight in self.class_weights)
+        except ValueError:
             raise UserError(
-                f"task.class_weights has {len(self._class_weights)} numbers for {model.num_labels} labels "
+                f"task.class_weights must be one of {', '.join(WEIGHTINGS)}, or a number per label, not "
+                f"{', '.join(self.class_weights)}"
+            ) from None
+
+    def check(self) -> None:
+        is_named = len(self.class_weights) == 1 and self.class_weights[0] in WEIGHTINGS
+        if not is_named and any(not (weight >= 0.0 and math.isfinite(weight)) for weight in self.numbers):
+            raise UserError(f"task.class_weights must not be negative, not {', '.join(self.class_weights)}")
+        if self.class_weights and not self.spec.has_classes:
+            raise UserError(f"task.class_weights: task.kind={self.kind} has no classes; leave it empty")
+
+    def check_model(self, model: EncoderConfig) -> None:
+        if model.causal:
+            raise UserError(
+                "objective.name=task reads both sides of a word; set model.causal=false, or take another model"
+            )
+        if model.bi_data:
+            raise UserError("objective.name=task: set model.bi_data=false, tasks do not read backwards")
+
+    def build(
+        self: T, encoders: Mapping[str, EncoderConfig], vocabulary: Vocabulary, teacher: Network | None = None
+    ) -> T:
+        """Returns the objective with its network; raises `UserError` if there is not one class weight per label."""
+        built, model = super().build(encoders, vocabulary, teacher), encoders["model"]
+        if self.spec.has_classes and len(built.label_weights) != model.num_labels:
+            raise UserError(
+                f"task.class_weights has {len(built.label_weights)} numbers for {model.num_labels} labels "
                 f"({', '.join(model.labels)})"
             )
+        return built
+
+    @functools.cached_property
+    def label_weights(self) -> np.ndarray:
+        """Weights of the labels in their order, float32 [labels]."""
+        return np.asarray(self.numbers or [1.0] * self.model.num_labels, np.float32)
+
+    @property
+    def methods(self) -> TaskMethods:
+        """The features, loss and metrics of the kind of task."""
+        return task_methods(self.kind)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads of the family's own class for such a task."""
+        head = self.spec.head
+        has_pooler = head == "sequence_classification" and self.model.classifier_dense == "pooler"
+        return ("pooler", head) if has_pooler else (head,)
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {self.spec.name: 1.0}
 
     @property
     def num_outputs(self) -> int:
         """Outputs of the head per window or token, K: a score per label, for answers those of start and end."""
-        return 2 if self.config.spec.head == "question_answering" else self.model.num_labels
-
-    def init(self, key: Key) -> Params:
-        return init_params(self.model, self.heads, key)
+        return 2 if self.spec.head == "question_answering" else self.model.num_labels
 
     def counts(self, batch: Batch) -> dict[str, Array]:
-        return {self.config.spec.name: self.methods.count(batch, self._class_weights)}
+        return {self.spec.name: self.methods.count(batch, self.label_weights)}
 
     def scores(self, params: Params, batch: Batch, key: Key | None = None) -> Array:
         """Computes the outputs of the head.
@@ -73,9 +165,9 @@ class TaskObjective(Objective):
         model = bind(self.model, self.heads, params)
         hidden = model.encode(**encoder_inputs(batch), key=key).last_hidden_state
         head_key = None if key is None else jax.random.fold_in(key, _HEAD_KEY)
-        if self.config.spec.head == "token_classification":
+        if self.spec.head == "token_classification":
             return model.token_logits(hidden, head_key)
-        if self.config.spec.head == "question_answering":
+        if self.spec.head == "question_answering":
             return model.answer_logits(hidden, head_key)
         return model.sequence_logits(hidden, batch["example_positions"], batch["segment_ids"], head_key)
 
@@ -85,5 +177,5 @@ class TaskObjective(Objective):
     @jax.named_scope("head")
     def sums(self, scores: Array, batch: Batch) -> dict[str, Sum]:
         """Returns the scalar sums of the loss and of further metrics, from the result of `scores`."""
-        name, sums = self.config.spec.name, self.methods.loss(scores, batch, self._class_weights)
+        name, sums = self.spec.name, self.methods.loss(scores, batch, self.label_weights)
         return {name if each == "loss" else f"{name}_{each}": value for each, value in sums.items()}

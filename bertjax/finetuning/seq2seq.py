@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Array
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
-from bertjax.config.objectives.task import TaskObjectiveConfig
+from bertjax.config.model import EncoderConfig
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.finetuning.features import Features, Targets, TextData, require_tokens, truncation_note
 from bertjax.finetuning.methods import EvalResult, TaskMethods
 from bertjax.finetuning.metrics.generated_text import text_scores
+from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.readers.tables import require_text
 from bertjax.finetuning.templates import (
@@ -23,20 +25,64 @@ from bertjax.finetuning.templates import (
     encode_texts,
     find_template,
 )
-from bertjax.objectives.seq2seq import SequenceToSequence
-from bertjax.types import Vocabulary
+from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, StepInputs
+from bertjax.objectives.seq2seq import Seq2Seq
+from bertjax.types import Batch, Params, Vocabulary
 
 _NUM_SAMPLES = 20
 
 
-class SequenceToSequenceObjective(SequenceToSequence):
-    """The loss of sequence to sequence on the examples of a task."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seq2SeqTaskObjective(TaskObjective):
+    """The loss of sequence-to-sequence learning on the examples of a task.
 
-    config: TaskObjectiveConfig  # type: ignore[assignment]
+    Attributes:
+        targets: the objective that predicts the targets.
+    """
 
-    def __init__(self, config: TaskObjectiveConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> None:
-        super().__init__(config, model, vocabulary)
-        self.vocabulary = vocabulary
+    targets: Seq2Seq = dataclasses.field(default_factory=Seq2Seq)
+
+    def build(
+        self, encoders: Mapping[str, EncoderConfig], vocabulary: Vocabulary, teacher: Network | None = None
+    ) -> Seq2SeqTaskObjective:
+        built = super().build(encoders, vocabulary, teacher)
+        return dataclasses.replace(built, targets=self.targets.build(encoders, vocabulary))
+
+    @property
+    def towers(self) -> EncoderDecoderConfig:
+        """The model."""
+        return self.targets.towers
+
+    @property
+    def encoder_decoder(self) -> EncoderDecoderConfig | None:
+        return self.targets.encoder_decoder
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return self.targets.loss_weights
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        return self.targets.networks
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        return self.targets.flops_terms
+
+    def init(self, key: Key) -> Params:
+        return self.targets.init(key)
+
+    def network_params(self, params: Params, name: str) -> Params:
+        return self.targets.network_params(params, name)
+
+    def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
+        return self.targets.corrupt(batch, key, cursor)
+
+    def counts(self, batch: Batch) -> dict[str, Array]:
+        return self.targets.counts(batch)
+
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
+        return self.targets.loss(params, inputs, batch, key, train)
 
 
 class SequenceToSequenceTask(TaskMethods):

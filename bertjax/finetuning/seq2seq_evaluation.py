@@ -37,9 +37,8 @@ class GenerationEvaluator(Evaluator):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         require_libraries(self.config.seq2seq.text_metrics)
-        objective = self.objective
-        exact = float32_model(objective.towers)
-        objective = type(objective)(objective.config, exact, objective.vocabulary)
+        exact = float32_model(self.objective.towers)
+        objective = self.objective.targets.build_towers(exact, self.objective.vocabulary)
 
         def step(params: Params, batch: Batch) -> dict[str, Sum]:
             key = jax.random.key(0)

@@ -12,7 +12,6 @@ import numpy as np
 
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.extensions import TASK_KINDS
-from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
 from bertjax.config.task_kinds import Seq2SeqTaskConfig
 from bertjax.data.tokenizer import Tokenizer
@@ -163,7 +162,7 @@ class Predictor:
         # With bi_data half of a batch would be read backwards.
         model_config = dataclasses.replace(model.config, bi_data=False)
         self.config, self.labels, self._tokenizer, self._top_k = config, model.config.labels, tokenizer, top_k
-        self._objective = TaskObjective(TaskObjectiveConfig(config.kind), model_config, tokenizer.vocabulary())
+        self._objective = TaskObjective(kind=config.kind).build({"model": model_config}, tokenizer.vocabulary())
         self._params = {
             name: leaf
             for name, leaf in model.params.items()

@@ -1,20 +1,26 @@
-"""The protocol between an objective and the training step. All methods are pure."""
+"""The protocol of an objective: its settings, what others need to know of it, and its pure functions."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+from ml_collections import ConfigDict
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
-from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.base import ObjectiveConfig
+from bertjax.config.fields import Settings, linked, phase_setting
+from bertjax.config.model import EncoderConfig, encoder_config
+from bertjax.config.objectives import PAIR_FORMATS, SENTENCE_OBJECTIVES, TEXT_FORMATS
+from bertjax.errors import UserError
+from bertjax.models.model import HEADS, init_params
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 Key = Array
+T = TypeVar("T", bound="Objective")
 
 LossOutputs = tuple[dict[str, Sum], Any]
 """Sums of losses and metrics by name, and the new carry."""
@@ -61,51 +67,164 @@ class FlopsTerm(NamedTuple):
     trained: bool = True
 
 
-class Objective:
+@dataclasses.dataclass(frozen=True, eq=False)
+class BuildInputs:
+    """Inputs of an objective besides its settings, known once the text is read.
+
+    Attributes:
+        encoders: the encoders by their config groups, with the platform's types and unrolling.
+        vocabulary: the tokenizer's vocabulary.
+        teacher: the network that a student learns from; None for an objective without a teacher.
+    """
+
+    encoders: Mapping[str, EncoderConfig]
+    vocabulary: Vocabulary
+    teacher: Network | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective(Settings):
     """A pretraining objective, which owns its networks and heads.
+
+    A subclass declares its keys with `setting` in a group `objective.<name>`. `build` gives it its networks; the
+    methods from `init` on need them and are pure.
 
     The training step minimises the sum over `loss_weights` of weight * value / max(count, 1). The counts are those of
     the whole global batch and are known before the forward pass, so that microbatches and devices simply add.
 
     Attributes:
-        config: the objective's config.
-        loss_weights: the factor of every loss.
-        networks: the networks by name; an export holds the first unless told otherwise.
-        encoder_decoder: where the model is an encoder-decoder, its config: an export then holds both of its networks,
-            `model` and `decoder`. None for all others.
-        flops_terms: the computation per token of the batch.
+        title: what the objective is, in words of a model card.
+        example_formats: values of `data.example_format` that it reads.
+        loss_titles: headings of its losses in reports, by name.
+        metrics: what it measures besides losses, by name: (unit, meaning).
+        reads: groups of keys that it reads besides its own.
+        needs_mask_token: the tokenizer must have a mask token.
+        can_pack: several examples may share a sequence.
+        two_streams: it predicts by two-stream attention, so that a network fills masks in the same way.
+        uses_teacher: it learns from the model of `objective.distillation.teacher`.
+        is_finetuning: it trains on the labelled examples of `task`.
     """
 
-    config: ObjectiveConfig
-    loss_weights: dict[str, float]
-    networks: dict[str, Network]
-    encoder_decoder: EncoderDecoderConfig | None = None
-    flops_terms: tuple[FlopsTerm, ...]
+    title: ClassVar[str] = ""
+    example_formats: ClassVar[tuple[str, ...]] = (*TEXT_FORMATS, *PAIR_FORMATS)
+    loss_titles: ClassVar[dict[str, str]] = {}
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {}
+    reads: ClassVar[tuple[str, ...]] = ("model",)
+    needs_mask_token: ClassVar[bool] = True
+    can_pack: ClassVar[bool] = True
+    two_streams: ClassVar[bool] = False
+    uses_teacher: ClassVar[bool] = False
+    is_finetuning: ClassVar[bool] = False
 
-    def __init__(self, config: Any, model: Any, vocabulary: Vocabulary):
-        raise NotImplementedError
+    built_with: BuildInputs | None = dataclasses.field(default=None, repr=False, kw_only=True)
 
     @classmethod
-    def build(
-        cls,
-        config: Any,
-        encoders: Mapping[str, EncoderConfig],
-        vocabulary: Vocabulary,
-        teacher: Network | None = None,
-    ) -> Objective:
-        """Builds the objective of a config.
+    def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
+        """Reads the objective's encoders by their config groups; `vocabulary` is the tokenizer's, once it is known.
 
-        Args:
-            config: the objective's config.
-            encoders: the encoders by their config groups, with the platform's types and unrolling.
-            vocabulary: the tokenizer's vocabulary.
-            teacher: the network that a student learns from; None for an objective without a teacher.
+        Raises:
+            UserError: a value is not allowed.
         """
-        return cls(config, encoders["model"], vocabulary)
+        return {"model": encoder_config(cfg, vocabulary)}
+
+    @classmethod
+    def needed_sentinels(cls, cfg: ConfigDict) -> int:
+        """Returns how many sentinels the tokenizer must have."""
+        return 0
+
+    def tower_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
+        """Returns the tokens per sequence that networks read, by the config groups of the networks."""
+        return {"model": seq_len}
+
+    @property
+    def summary(self) -> str:
+        """The title with what the values add to it."""
+        return self.title
+
+    @property
+    def main_metric(self) -> str | None:
+        """The held-out metric by which checkpoints are compared by default."""
+        return None
+
+    @property
+    def predicts_at_mask(self) -> bool:
+        """True if a masked token is predicted at its own position."""
+        return True
+
+    @property
+    def embedding_pooling(self) -> str | None:
+        """The pooling of the text embeddings that it trains: "first", "mean", or None where it trains none."""
+        return None
+
+    def check_model(self, model: EncoderConfig) -> None:
+        """Raises `UserError` for an encoder that cannot learn this objective."""
+
+    def check_example_format(self, example_format: str) -> None:
+        """Raises `UserError` for an example format that lacks what the losses need."""
+        if example_format not in self.example_formats:
+            raise UserError(
+                f"objective.name={self.group.rpartition('.')[2]} needs data.example_format to be one of "
+                f"{', '.join(self.example_formats)}, not {example_format!r}"
+            )
+
+    def check_batch_size(self, key: str, batch_size: int, microbatches: int) -> None:
+        """Raises `UserError`, which names `key`, when a batch cannot be divided."""
+
+    def build(
+        self: T, encoders: Mapping[str, EncoderConfig], vocabulary: Vocabulary, teacher: Network | None = None
+    ) -> T:
+        """Returns the objective with its networks; see `BuildInputs`."""
+        return dataclasses.replace(self, built_with=BuildInputs(encoders, vocabulary, teacher))
+
+    @property
+    def inputs(self) -> BuildInputs:
+        """Inputs of `build`."""
+        assert self.built_with is not None, "build() the objective first"
+        return self.built_with
+
+    @property
+    def model(self) -> EncoderConfig:
+        """The encoder of the group `model`."""
+        return self.inputs.encoders["model"]
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's vocabulary."""
+        return self.inputs.vocabulary
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """The factor of every loss."""
+        raise NotImplementedError
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads of the network, where there is one."""
+        raise NotImplementedError
+
+    @property
+    def predicted_share(self) -> float:
+        """The share of the tokens that are scored against the vocabulary, on average over the run."""
+        return 0.0
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        """The networks by name; an export holds the first unless told otherwise."""
+        return {"model": Network(self.model, self.heads)}
+
+    @property
+    def encoder_decoder(self) -> EncoderDecoderConfig | None:
+        """The config of an encoder-decoder, of which an export holds both networks; None where there is none."""
+        return None
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        """The computation per token of the batch."""
+        return (FlopsTerm(self.model, self.predicted_share),)
 
     def init(self, key: Key) -> Params:
         """Returns freshly drawn parameters."""
-        raise NotImplementedError
+        return init_params(self.model, self.heads, key)
 
     def init_carry(self, batch_size: int) -> Any:
         """Returns what is carried into the first batch of `batch_size` sequences."""
@@ -173,6 +292,34 @@ class Objective:
         sums, _ = self.loss(params, inputs or StepInputs({}, {}), batch, dropout_key, train)
         means = {name: each.value / jnp.maximum(each.count, 1.0) for name, each in sums.items()}
         return weighted_loss(sums, self.counts(batch), self.loss_weights), means
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairObjective(Objective):
+    """An objective of tokens that also classifies pairs of segments where the text comes in pairs."""
+
+    example_format: str = linked("data.example_format", "block")
+    pair_weight: float = phase_setting(
+        1.0,
+        help="Factor of the mean loss of sentence pairs: does the second segment follow the first "
+        "(data.example_format=nsp_pairs), are they in order (sop_pairs); 0 = no such head.",
+        at_least=0.0,
+    )
+
+    @property
+    def sentence_objective(self) -> str:
+        """The classification of the pairs, in words of a model card; "" where there is none."""
+        return SENTENCE_OBJECTIVES.get(self.example_format, "") if self.pair_weight else ""
+
+    @property
+    def pair_loss_weights(self) -> dict[str, float]:
+        """The factor of the loss `pair`, {} where the text has no pairs."""
+        return {"pair": self.pair_weight} if self.sentence_objective else {}
+
+    def with_pair_heads(self, *heads: str) -> tuple[str, ...]:
+        """Returns these heads and, where the text has pairs, those that classify pairs, in the order of `HEADS`."""
+        names = {*heads, *(("pooler", "pair") if self.sentence_objective else ())}
+        return tuple(head for head in HEADS if head in names)
 
 
 def weighted_loss(sums: Mapping[str, Sum], counts: Mapping[str, Array], loss_weights: Mapping[str, float]) -> Array:

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import ClassVar
+
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.clm import ClmConfig
-from bertjax.models.model import bind, init_params
-from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
+from bertjax.config.objectives import TEXT_FORMATS
+from bertjax.errors import UserError
+from bertjax.models.model import bind
+from bertjax.objectives.base import Key, LossOutputs, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.vocab_loss import chunked_vocab_loss_sums, unigram_nll, unigram_sums
-from bertjax.types import Batch, Params, Vocabulary
+from bertjax.types import Batch, Params
 
 
-class CausalLanguageModel(Objective):
+@dataclasses.dataclass(frozen=True)
+class Clm(Objective, group="objective.clm"):
     """A causal encoder with the MLM head, whose logits are computed, and recomputed for gradients, in chunks."""
 
-    config: ClmConfig
+    title = "causal language modelling"
+    example_formats = TEXT_FORMATS
+    loss_titles: ClassVar[dict[str, str]] = {"clm": "Next tokens"}
+    loss_weights: ClassVar[dict[str, float]] = {"clm": 1.0}
+    needs_mask_token = False
+    heads = ("mlm",)
+    predicted_share = 1.0
 
-    def __init__(self, config: ClmConfig, model: EncoderConfig, vocabulary: Vocabulary):
-        self.config, self.model = config, model
-        self.heads = ("mlm",)
-        self.loss_weights = {"clm": 1.0}
-        self.networks = {"model": Network(model, self.heads)}
-        self.flops_terms = (FlopsTerm(model, 1.0),)
-        self.unigram_nll = unigram_nll(vocabulary)
-
-    def init(self, key: Key) -> Params:
-        return init_params(self.model, self.heads, key)
+    def check_model(self, model: EncoderConfig) -> None:
+        if not model.causal:
+            raise UserError(
+                "objective.name=clm needs model.causal=true: otherwise every token attends to the one it predicts"
+            )
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Adds `next_ids` and `next_weights` [B, S]: the next token, where it belongs to the same example."""
@@ -44,5 +50,5 @@ class CausalLanguageModel(Objective):
         states = model.encode(**encoder_inputs(batch), key=key if train else None).last_hidden_state
         sums = chunked_vocab_loss_sums("clm", model, states, batch["next_ids"], batch["next_weights"])
         if not train:
-            sums |= unigram_sums("clm", self.unigram_nll, batch["next_ids"], batch["next_weights"])
+            sums |= unigram_sums("clm", unigram_nll(self.vocabulary), batch["next_ids"], batch["next_weights"])
         return sums, inputs.carry

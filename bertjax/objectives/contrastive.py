@@ -11,45 +11,103 @@ the original; it is not part of the network.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.config.fields import linked, phase_setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.contrastive import ContrastiveConfig
+from bertjax.errors import UserError
 from bertjax.models.heads import average_examples, gather_positions
 from bertjax.models.linear import dot, initializer
 from bertjax.models.model import Model, bind, init_params
-from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.masking.corrupt import mask_batch
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
-from bertjax.types import Batch, Params, Sum, Vocabulary
+from bertjax.types import Batch, Params, Sum
 
 _PROJECTION_KEY = 0x517  # differs from those of the encoder's parameters
 _MIN_NORM = 1e-8  # as in torch's CosineSimilarity
 _COUNTED = {"contrastive": "example_weights", "mlm": "masked_weights"}
+_DROPOUTS = ("hidden", "attention", "embedding", "attention_output", "feed_forward", "activation", "output")
 
 
-class ContrastiveLearning(Objective):
-    """An encoder whose embeddings of equal texts are near and of others far, optionally with the MLM head."""
+@dataclasses.dataclass(frozen=True)
+class Contrastive(Objective, group="objective.contrastive"):
+    """An encoder whose embeddings of equal texts are near and of others far, optionally with the MLM head.
 
-    config: ContrastiveConfig
+    The defaults are those of unsupervised SimCSE.
+    """
 
-    def __init__(self, config: ContrastiveConfig, model: EncoderConfig, vocabulary: Vocabulary):
-        self.config, self.model, self.vocabulary = config, model, vocabulary
-        self.loss_weights = {"contrastive": 1.0}
-        self.heads = config.heads
-        self.networks = {"model": Network(model, self.heads)}
-        self.flops_terms = (FlopsTerm(model, 0.0, passes=2.0),)
-        self.unigram_nll = unigram_nll(vocabulary)
-        if config.mlm_weight:
-            self.loss_weights["mlm"] = config.mlm_weight
-            self.flops_terms += (FlopsTerm(model, config.masking.predicted_share),)
+    title = "contrastive sentence embeddings"
+    reads = ("model", "objective.masking")
+    loss_titles: ClassVar[dict[str, str]] = {"contrastive": "Contrastive", "mlm": "Masked tokens"}
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "alignment": ("squared distance", "Mean of two views of a text on the unit sphere (arXiv:2005.10242)."),
+        "uniformity": ("log", "Log of the mean of exp(-2 d²) over all pairs of a batch; 0 = all vectors are equal."),
+    }
+
+    masking: Masking
+    pooling: str = phase_setting(
+        "first",
+        help="Embedding of a text: its first token, after a dense layer while training, or the mean of all tokens.",
+        choices=("first", "mean"),
+    )
+    temperature: float = phase_setting(0.05, help="Divides the cosine similarities.", above=0.0)
+    mlm_weight: float = phase_setting(
+        1.0, help="Factor of the loss of masked tokens in a third view; 0 = no such head.", at_least=0.0
+    )
+    microbatches: int = linked("train.microbatches", 1)
+
+    def check(self) -> None:
+        if self.microbatches > 1:
+            raise UserError(
+                "objective.name=contrastive compares each sequence with all others of its batch, which "
+                f"train.microbatches={self.microbatches} would split; set it to 1 (model.remat=full saves memory)"
+            )
+
+    @property
+    def summary(self) -> str:
+        return f"{self.title}{' and masked language modelling' if self.mlm_weight else ''}"
+
+    @property
+    def embedding_pooling(self) -> str:
+        return self.pooling
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads of the network."""
+        return ("mlm",) if self.mlm_weight else ()
+
+    def check_model(self, model: EncoderConfig) -> None:
+        if not any(model.rate(f"{name}_dropout") for name in _DROPOUTS):
+            raise UserError(
+                "objective.name=contrastive makes two views of a text by dropout: without any "
+                "(model.hidden_dropout=0, model.attention_dropout=0, ...) both are equal; set model.hidden_dropout=0.1"
+            )
+        if model.causal:
+            raise UserError("objective.name=contrastive reads text from both sides, but model.causal attends to one")
+        if model.bi_data:
+            raise UserError("objective.name=contrastive reads every sequence twice; set model.bi_data=false")
+
+    @functools.cached_property
+    def loss_weights(self) -> dict[str, float]:
+        return {"contrastive": 1.0} | ({"mlm": self.mlm_weight} if self.mlm_weight else {})
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        masked = (FlopsTerm(self.model, self.masking.predicted_share),) if self.mlm_weight else ()
+        return (FlopsTerm(self.model, 0.0, passes=2.0), *masked)
 
     def init(self, key: Key) -> Params:
         """Returns the encoder's parameters and, for embeddings of the first token, a `projection` [D, D]."""
         params = init_params(self.model, self.heads, key)
-        if self.config.pooling != "first":
+        if self.pooling != "first":
             return params
         width = self.model.hidden_size
         kernel = initializer(self.model)(jax.random.fold_in(key, _PROJECTION_KEY), (width, width), jnp.float32)
@@ -60,9 +118,9 @@ class ContrastiveLearning(Objective):
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Masks tokens for a third view where the loss of masked tokens has a weight."""
-        if not self.config.mlm_weight:
+        if not self.mlm_weight:
             return batch
-        return mask_batch(batch, key, cursor, self.config.masking, self.vocabulary)
+        return mask_batch(batch, key, cursor, self.masking, self.vocabulary)
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         return {name: batch[_COUNTED[name]].sum() for name in self.loss_weights}
@@ -78,7 +136,7 @@ class ContrastiveLearning(Objective):
             embeddings = self._project(params["projection"], embeddings)
         one, other = (embeddings[view::2].reshape(-1, embeddings.shape[-1]) for view in (0, 1))
         weights = batch["example_weights"].reshape(-1)
-        sums = contrastive_sums(one, other, weights, self.config.temperature)
+        sums = contrastive_sums(one, other, weights, self.temperature)
         if not train:
             plain = self._embed(model, unmasked, None)
             sums["uniformity"] = uniformity(plain.reshape(-1, plain.shape[-1]), weights)
@@ -88,7 +146,7 @@ class ContrastiveLearning(Objective):
 
     def _embed(self, model: Model, batch: Batch, key: Key | None) -> Float[Array, "B E D"]:
         states = model.encode(**encoder_inputs(batch), key=key).last_hidden_state
-        return embed_examples(states, batch, self.config.pooling)
+        return embed_examples(states, batch, self.pooling)
 
     def _project(self, projection: Params, embeddings: Float[Array, "B E D"]) -> Float[Array, "B E D"]:
         dense = dot(embeddings, projection["kernel"], self.model.compute_dtype, "float32")
@@ -102,7 +160,7 @@ class ContrastiveLearning(Objective):
         )
         targets = batch["masked_ids"], batch["masked_weights"]
         sums = vocab_loss_sums("mlm", model.mlm_logits(states), *targets)
-        return sums if train else sums | unigram_sums("mlm", self.unigram_nll, *targets)
+        return sums if train else sums | unigram_sums("mlm", unigram_nll(self.vocabulary), *targets)
 
 
 def embed_examples(states: Float[Array, "B S D"], batch: Batch, pooling: str) -> Float[Array, "B E D"]:

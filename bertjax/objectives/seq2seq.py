@@ -4,58 +4,100 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar, TypeVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
 
-from bertjax.config.encoder_decoder import EncoderDecoderConfig
+from bertjax.config.encoder_decoder import DecoderConfig, EncoderDecoderConfig, encoder_decoder_config
+from bertjax.config.fields import Reader, phase_setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.seq2seq import EncoderDecoderObjectiveConfig
 from bertjax.models.encoder_decoder import DECODER_HEADS, bind, init_params, tower_params
 from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.vocab_loss import chunked_vocab_loss_sums
 from bertjax.types import Batch, Params, Vocabulary
 
+T = TypeVar("T", bound="EncoderDecoderObjective")
 
-class SequenceToSequence(Objective):
-    """An encoder-decoder with smoothed labels; other objectives of this form make their targets in `corrupt`.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderDecoderObjective(Objective):
+    """An objective of an encoder-decoder, which predicts the tokens of a target; subclasses make it in `corrupt`.
 
     Attributes:
         loss_name: name of the loss.
-
-    Args:
-        config: label smoothing; an `EncoderDecoderObjectiveConfig`, or that of a task.
-        model: the two towers. Without `decoder_start_token_id` targets begin after the tokenizer's first special token.
-        vocabulary: vocabulary of the tokenizer that both towers read.
+        exports_decoder: False: the encoder alone is the result.
+        decoder: what the towers share, and the token before a target.
     """
 
-    loss_name = "seq2seq"
-    config: EncoderDecoderObjectiveConfig
+    reads = ("model", "decoder")
+    loss_name: ClassVar[str]
+    exports_decoder: ClassVar[bool] = True
 
-    def __init__(self, config: Any, model: EncoderDecoderConfig, vocabulary: Vocabulary):
-        start = model.decoder_start_token_id
-        self.start_id = vocabulary.cls_id if start is None else start
-        self.config, self.towers = config, dataclasses.replace(model, decoder_start_token_id=self.start_id)
-        self.encoder_decoder: EncoderDecoderConfig | None = self.towers
-        self.pad_id = vocabulary.pad_id
-        self.loss_weights = {self.loss_name: 1.0}
-        self.networks = {
-            "model": Network(model.encoder, model.encoder_heads),
-            "decoder": Network(model.decoder, DECODER_HEADS),
-        }
-        # as if half of the tokens were the source's
-        self.flops_terms = (FlopsTerm(model.encoder, 0.0, 0.5), FlopsTerm(model.decoder, 0.5, 0.5))
+    decoder: DecoderConfig = dataclasses.field(default_factory=DecoderConfig)
+    built_towers: EncoderDecoderConfig | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
+    def read(cls: type[T], reader: Reader) -> T:
+        encoder_decoder_config(reader.cfg)  # raises for a decoder that does not fit the model
+        return super().read(reader)
+
+    @classmethod
+    def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
+        config = encoder_decoder_config(cfg, vocabulary)
+        return {"model": config.encoder, "decoder": config.decoder}
+
+    def tower_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
+        return {"model": seq_len, "decoder": seq_len}
+
+    @property
+    def smoothing(self) -> float:
+        """Probability that the loss gives to all tokens but the target."""
+        return 0.0
+
     def build(
-        cls,
-        config: Any,
-        encoders: Mapping[str, EncoderConfig],
-        vocabulary: Vocabulary,
-        teacher: Network | None = None,
-    ) -> Objective:
-        return cls(config, config.decoder.join(encoders["model"], encoders["decoder"], vocabulary), vocabulary)
+        self: T, encoders: Mapping[str, EncoderConfig], vocabulary: Vocabulary, teacher: Network | None = None
+    ) -> T:
+        return self.build_towers(self.decoder.join(encoders["model"], encoders["decoder"], vocabulary), vocabulary)
+
+    def build_towers(self: T, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> T:
+        """Returns the objective of a model.
+
+        Args:
+            model: the two towers. Without `decoder_start_token_id` targets begin after the tokenizer's first special
+                token.
+            vocabulary: vocabulary of the tokenizer that both towers read.
+        """
+        if model.decoder_start_token_id is None:
+            model = dataclasses.replace(model, decoder_start_token_id=vocabulary.cls_id)
+        built = super().build({"model": model.encoder, "decoder": model.decoder}, vocabulary)
+        return dataclasses.replace(built, built_towers=model)
+
+    @property
+    def towers(self) -> EncoderDecoderConfig:
+        """The model that `build` was given."""
+        assert self.built_towers is not None, "build() the objective first"
+        return self.built_towers
+
+    @property
+    def encoder_decoder(self) -> EncoderDecoderConfig | None:
+        return self.towers if self.exports_decoder else None
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {self.loss_name: 1.0}
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        return {
+            "model": Network(self.towers.encoder, self.towers.encoder_heads),
+            "decoder": Network(self.towers.decoder, DECODER_HEADS),
+        }
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        return (FlopsTerm(self.towers.encoder, 0.0, 0.5), FlopsTerm(self.towers.decoder, 0.5, 0.5))  # half are sources
 
     def init(self, key: Key) -> Params:
         return init_params(self.towers, key)
@@ -65,9 +107,9 @@ class SequenceToSequence(Objective):
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Adds `decoder_input_ids` and `target_weights` [B, T]."""
-        inputs = shift_right(
-            batch["target_ids"], batch["target_segment_ids"], batch["target_position_ids"], self.start_id, self.pad_id
-        )
+        start, pad = self.towers.decoder_start_token_id, self.vocabulary.pad_id
+        assert start is not None
+        inputs = shift_right(batch["target_ids"], batch["target_segment_ids"], batch["target_position_ids"], start, pad)
         weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
         return {**batch, "decoder_input_ids": inputs, "target_weights": weights}
 
@@ -86,7 +128,7 @@ class SequenceToSequence(Objective):
             key=dropout_key,
         ).last_hidden_state
         targets = batch["target_ids"], batch["target_weights"]
-        sums = chunked_vocab_loss_sums(self.loss_name, model.decoder, states, *targets, self.config.smoothing)
+        sums = chunked_vocab_loss_sums(self.loss_name, model.decoder, states, *targets, self.smoothing)
         return sums, inputs.carry
 
     def decoder_source(
@@ -94,6 +136,31 @@ class SequenceToSequence(Objective):
     ) -> tuple[Float[Array, "B K D"], Int[Array, "B K"]]:
         """Returns the states that the decoder attends to, and the examples that they belong to."""
         return states, batch["segment_ids"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seq2Seq(EncoderDecoderObjective, group="objective.seq2seq"):
+    """An encoder-decoder with smoothed labels: every token of a target from the source and the tokens before.
+
+    Its batches have `target_ids`, which no example format of a corpus makes.
+    """
+
+    title = "sequence-to-sequence learning"
+    example_formats = ()
+    loss_name = "seq2seq"
+    loss_titles: ClassVar[dict[str, str]] = {"seq2seq": "Target tokens"}
+    needs_mask_token = False
+
+    label_smoothing: float = phase_setting(
+        0.1,
+        at_least=0.0,
+        below=1.0,
+        help="Probability that the loss gives to all other tokens together (arXiv:1706.03762: 0.1); 0: none.",
+    )
+
+    @property
+    def smoothing(self) -> float:
+        return self.label_smoothing
 
 
 def shift_right(

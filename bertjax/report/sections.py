@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +15,6 @@ from bertjax.report.page import table
 from bertjax.report.run_record import RunRecord, Series
 from bertjax.report.scales import number
 
-_LOSS_TITLES = {"loss": "Total loss", **{f"{name}_loss": title for name, title in loss_titles().items()}}
 _SPEED = {
     "tokens_per_second": ("Throughput", "big", "Real tokens per second, without padding."),
     "mfu": ("Model FLOPs utilization (MFU)", "percent", "FLOPs of the model, without rematerialization."),
@@ -32,6 +32,11 @@ _MAX_SETS = 8
 _UNIGRAM = "_unigram_loss"
 
 
+@functools.cache
+def _loss_titles() -> dict[str, str]:
+    return {"loss": "Total loss", **{f"{name}_loss": title for name, title in loss_titles().items()}}
+
+
 def losses(run: RunRecord) -> str:
     """Returns one chart per loss: training, held out and, for token losses, the unigram baseline."""
     charts = [_token_loss_chart(run, name) for name in token_losses(run)]
@@ -42,7 +47,7 @@ def losses(run: RunRecord) -> str:
     others = [key for key in others if not key.startswith("teacher_")]
     total = ["loss"] if "loss" in metric_names(run) and len(token_losses(run)) + len(others) != 1 else []
     charts += [
-        _pair(run, key, _LOSS_TITLES.get(key, _spell(key.removesuffix("_loss"))), log=True) for key in total + others
+        _pair(run, key, _loss_titles().get(key, _spell(key.removesuffix("_loss"))), log=True) for key in total + others
     ]
     return _grid(charts)
 
@@ -53,7 +58,7 @@ def token_losses(run: RunRecord) -> list[str]:
 
 
 def _loss_title(name: str) -> str:
-    return _LOSS_TITLES.get(f"{name}_loss", _spell(name))
+    return _loss_titles().get(f"{name}_loss", _spell(name))
 
 
 def unigram_baseline(run: RunRecord, name: str) -> Series | None:
@@ -214,7 +219,7 @@ def _spell(key: str) -> str:
 def metric_title(key: str) -> str:
     """Returns a metric in words: `mlm_accuracy` -> "Masked tokens: accuracy"."""
     name, _, metric = key.partition("_")
-    known = _LOSS_TITLES.get(f"{name}_loss")
+    known = _loss_titles().get(f"{name}_loss")
     return f"{known}: {metric.replace('_', ' ')}" if known and metric else _spell(key)
 
 

@@ -137,7 +137,7 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
     cfg = exp.cfg
     sentences = tuple(cfg.eval.fill_mask)
     # A model that predicts a token from the position before it would fill in the next one.
-    masked_sentences = sentences if exp.objective.config.predicts_at_mask else ()
+    masked_sentences = sentences if exp.objective.predicts_at_mask else ()
     shown = cfg.report.sentence if cfg.report.sentence is not None else next(iter(sentences), None)
     probe_config = ProbeConfig(
         sentences=masked_sentences,
@@ -146,7 +146,7 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
         counts=counts,
         num_steps=cfg.train.num_steps,
         interval=cfg.eval.interval_steps,
-        two_streams=exp.objective.config.two_streams,
+        two_streams=exp.objective.two_streams,
     )
     networks = {
         name: (float32_config(each.config), each.heads)
@@ -180,7 +180,7 @@ def run_facts(
         "parameters": {name: count_params(config, heads) for name, (config, heads) in exp.objective.networks.items()},
         "sizes": {"num_layers": model.num_layers, "hidden_size": model.hidden_size, "num_heads": model.num_heads},
         "devices": f"{exp.mesh.size} x {kind}",
-        "objective": exp.objective.config.summary,
+        "objective": exp.objective.summary,
         "base_model": base_model(exp.cfg),
         "sources": data_sources(exp.cfg),
         "jax": jax.__version__,

@@ -17,7 +17,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
+from bertjax.config import inputs
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, named
 from bertjax.io.stderr import silence_unless_last
@@ -85,7 +85,7 @@ def enable_compile_cache(cfg: ConfigDict) -> None:
     """
     if not cfg.compile_cache or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    folder = parse.cache_folder(cfg) / "xla"
+    folder = inputs.cache_folder(cfg) / "xla"
     folders = [folder]
     if jax.default_backend() == "cpu":
         folders += [folder / hashlib.sha256(" ".join(sorted(_cpu_flags())).encode()).hexdigest()[:16]]

@@ -195,7 +195,7 @@ class AnomalyTracker:
         skipped: int = 0,
         consecutive_skipped: int = 0,
     ):
-        self._run, self._names, self.config = run, names, run.config.anomalies
+        self._run, self._names, self.config = run, names, run.config.train
         self.skipped, self.consecutive_skipped = skipped, consecutive_skipped
         self.spikes = int(meta.get("spikes", 0))
         self.losses: deque[float] = deque(meta.get("losses", ()), maxlen=WINDOW)

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
 from bertjax.metrics import Metrics, add_sums, is_better, mean_metrics
 from bertjax.objectives.base import Objective, StepInputs
+from bertjax.training.settings import LoopSettings
 from bertjax.training.sharding import put_batch
 from bertjax.types import Batch, Params, Sum
 
@@ -92,8 +92,8 @@ class EarlyStopping:
         meta: `meta()` of the checkpoint that the run resumes from; ignored if it is about another metric.
     """
 
-    def __init__(self, config: LoopConfig, meta: Mapping[str, Any] | None):
-        self.name, self.patience = config.best_metric, config.patience
+    def __init__(self, config: LoopSettings, meta: Mapping[str, Any] | None):
+        self.name, self.patience = config.checkpoint.best_metric, config.eval.patience
         stored = meta if meta and meta.get("name") == self.name else {}
         self.best: float | None = stored.get("value")
         self.evaluations_since_best = int(stored.get("evaluations_since_best", 0))

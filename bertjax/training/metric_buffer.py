@@ -100,7 +100,7 @@ class MetricBuffer:
             self.clock.lap()
             self._data_wait.lap()
             self._compiled = True
-        interval = self._run.config.log_interval_steps
+        interval = self._run.config.train.log_interval_steps
         if self._pending and is_due(self.num_dispatched, interval) and self.read_all() and is_due(self.step, interval):
             self.write()
 
@@ -158,7 +158,7 @@ class MetricBuffer:
         metrics = {
             "train/tokens_per_second": tokens / seconds,
             "train/seconds_per_step": seconds / len(read),
-            "train/eta_seconds": seconds / len(read) * (self._run.config.num_steps - self.step),
+            "train/eta_seconds": seconds / len(read) * (self._run.config.train.num_steps - self.step),
         }
         if self._run.peak_flops is not None:
             flops = self.program.flops_per_token(_filled(read))

@@ -10,15 +10,18 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bertjax.config.optimizer import Rules
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree, map_with_path
 from bertjax.models.layer_stack import STACKS
 from bertjax.types import Params
+
+Rules = Sequence[tuple[str, Any]]
+"""(regex over a parameter's whole path, value); the first that matches wins."""
 
 
 def num_stacked(path: str) -> int:

@@ -24,7 +24,7 @@ class Profiler:
     """
 
     def __init__(self, run: RunContext):
-        self._steps, self._console, self._root = run.config.profiled, run.console, run.workdir / "profile"
+        self._steps, self._console, self._root = run.config.profile.recorded, run.console, run.workdir / "profile"
         self._waits = bool(self._steps) and jax.process_index() == 0
         self._first: int | None = None  # first step of the trace; None = not recording
         self._last = 0

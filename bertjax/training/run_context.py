@@ -13,12 +13,12 @@ from jax.sharding import Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.phases import Phase
-from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
 from bertjax.metrics import Metrics
 from bertjax.objectives.base import Objective
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.logging import Console, MetricWriter
+from bertjax.training.settings import LoopSettings
 from bertjax.training.state import TrainState
 from bertjax.types import Params
 
@@ -52,7 +52,7 @@ class PhaseProgram:
 class RunContext:
     """Inputs of `loop.train`, in addition to the train state."""
 
-    config: LoopConfig
+    config: LoopSettings
     programs: list[PhaseProgram]  # in the order of their phases, the first of which starts at batch 0
     frozen: Any  # weights that the objective reads and the optimizer does not update
     schedule: optax.Schedule

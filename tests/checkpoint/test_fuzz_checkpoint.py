@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
 from bertjax.checkpoint.manifest import MANIFEST, body_digest
 from bertjax.errors import UserError
 
@@ -37,14 +37,14 @@ JSON_BOMBS = [b"[" * 100_000, b'{"a":' * 50_000, b"9" * 100_000, b'"\\ud800"', b
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("saved")
-    checkpoints = Checkpoints(folder, keep=1)
+    checkpoints = Checkpoints(folder, Checkpointing(keep=1))
     checkpoints.save(7, STATE, META)
     checkpoints.close()
     yield folder
 
 
 def exact_or_explained(folder: Path) -> None:
-    reader = Checkpoints(folder, keep=1, read_only=True)
+    reader = Checkpoints(folder, Checkpointing(keep=1), read_only=True)
     try:
         restored = reader.restore(ABSTRACT)
     except UserError as error:
@@ -94,7 +94,7 @@ def test_a_manifest_that_is_no_manifest_is_damage(saved: Path, text: bytes) -> N
     copy = copy_of(saved, "bomb")
     (copy / "7" / MANIFEST).write_bytes(text)
     with pytest.raises(UserError, match=r"step 7 is damaged|steps 7 are all damaged"):
-        Checkpoints(copy, keep=1, read_only=True).restore(ABSTRACT)
+        Checkpoints(copy, Checkpointing(keep=1), read_only=True).restore(ABSTRACT)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_manifest_of_another_form_is_damage_although_its_digest_is_right(saved
     copy = copy_of(saved, "form")
     body = {**json.loads((copy / "7" / MANIFEST).read_text())["body"], **change}
     (copy / "7" / MANIFEST).write_text(json.dumps({"body": body, "sha256": body_digest(body)}))
-    reader = Checkpoints(copy, keep=1, best_metric="loss", read_only=True)
+    reader = Checkpoints(copy, Checkpointing(keep=1, best_metric="loss"), read_only=True)
     assert reader.best_step() is None
     with pytest.raises(UserError, match="damaged"):
         reader.restore(ABSTRACT)
@@ -122,4 +122,4 @@ def test_a_manifest_names_plain_files_of_its_step(saved: Path) -> None:
     file.unlink()
     os.symlink(elsewhere, file)
     with pytest.raises(UserError, match="damaged"):
-        Checkpoints(copy, keep=1, read_only=True).restore(ABSTRACT)
+        Checkpoints(copy, Checkpointing(keep=1), read_only=True).restore(ABSTRACT)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
 from bertjax.checkpoint.manifest import MANIFEST
 
 
@@ -48,7 +48,7 @@ def edited(newer: Path, _: Path) -> None:
     ids=["old weights", "old journal", "no weights", "no journal", "edited journal"],
 )
 def test_a_step_with_one_half_changed_is_refused(tmp_path: Path, change: Callable[[Path, Path], None]) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints = Checkpoints(tmp_path, Checkpointing(keep=3))
     for step in (2, 3):
         checkpoints.save(step, state_of(step), {"anomalies": {"spikes": step}})
     checkpoints.wait()

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from kill_lab import kill_after_lines
 
-from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
 
 KILLS = 40
 SAVING = """
     import sys, jax.numpy as jnp
-    from bertjax.checkpoint.manager import Checkpoints
-    checkpoints = Checkpoints(sys.argv[1], keep=1)
+    from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+    checkpoints = Checkpoints(sys.argv[1], Checkpointing(keep=1))
     for step in range((checkpoints.latest_step() or 0) + 1, 10**6):
         state = {f"array {i}": jnp.full((64, 64), step + i, jnp.float32) for i in range(8)}
         checkpoints.save(step, state, {"step": step})
@@ -32,7 +32,7 @@ def test_forty_kills_leave_a_whole_checkpoint_each_time(tmp_path: Path) -> None:
     for _ in range(KILLS):
         kill_after_lines(SAVING, tmp_path, 2, draw.uniform(0.0, 0.03))  # by then the first of the two is complete
         inside += any("tmp" in entry.name for entry in tmp_path.iterdir())
-        checkpoints = Checkpoints(tmp_path, keep=1)
+        checkpoints = Checkpoints(tmp_path, Checkpointing(keep=1))
         restored = checkpoints.restore(EXPECTED)
         checkpoints.close()
         assert restored is not None and restored.step > last

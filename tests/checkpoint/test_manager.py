@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from kill_lab import kill_after_lines
 
 from bertjax.checkpoint import manager as manager_module
-from bertjax.checkpoint.manager import Checkpoints, steps_to_keep
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints, steps_to_keep
 from bertjax.checkpoint.manifest import MANIFEST
 from bertjax.errors import UserError
 
@@ -54,7 +54,7 @@ def assert_same(left: Any, right: Any) -> None:
 
 
 def saved(directory: Path, steps: tuple[int, ...] = (1, 2, 3), keep: int = 5) -> Checkpoints:
-    checkpoints = Checkpoints(directory, keep=keep)
+    checkpoints = Checkpoints(directory, Checkpointing(keep=keep))
     for step in steps:
         checkpoints.save(step, make_state(step), {"cursor": step * 10})
     checkpoints.wait()
@@ -73,7 +73,7 @@ def test_round_trip_is_exact_and_keeps_the_types(tmp_path: Path) -> None:
 
 
 def test_plain_numbers_are_saved_as_arrays(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints = Checkpoints(tmp_path, Checkpointing(keep=1))
     checkpoints.save(1, {"step": 3, "rate": 0.5, "row": np.arange(3, dtype=np.int32)}, {})
     target = {"step": jnp.int32(0), "rate": jnp.float32(0), "row": jax.ShapeDtypeStruct((3,), jnp.int32)}
     restored = checkpoints.restore(target)
@@ -89,14 +89,14 @@ def test_orbax_alone_can_read_what_we_write(tmp_path: Path) -> None:
 
 
 def test_empty_directory_restores_nothing(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "new" / "folder", keep=1)
+    checkpoints = Checkpoints(tmp_path / "new" / "folder", Checkpointing(keep=1))
     assert checkpoints.restore(abstract(make_state())) is None
     assert checkpoints.latest_step() is None and checkpoints.all_steps() == []
 
 
 def test_state_may_be_donated_right_after_save(tmp_path: Path) -> None:
     update = jax.jit(lambda tree: jax.tree.map(lambda x: x * -1 - 3, tree), donate_argnums=0)
-    checkpoints = Checkpoints(tmp_path, keep=10)
+    checkpoints = Checkpoints(tmp_path, Checkpointing(keep=10))
     state = {"a": jnp.arange(4 * 2**20, dtype=jnp.float32), "b": jnp.ones((999,), jnp.bfloat16)}
     expected = {}
     for step in range(1, 5):
@@ -123,7 +123,7 @@ def test_another_mesh_gets_the_same_bits(tmp_path: Path) -> None:
         mesh = jax.make_mesh(sizes, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
         return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
 
-    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints = Checkpoints(tmp_path, Checkpointing(keep=1))
     checkpoints.save(5, jax.device_put(values, shardings(1, 8, 1)), {})
     for sizes in ((2, 2, 2), (8, 1, 1), (1, 1, 8)):
         layout = shardings(*sizes)
@@ -144,7 +144,7 @@ def test_a_step_that_is_not_newer_is_refused(tmp_path: Path) -> None:
 
 
 def test_meta_that_is_not_json_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints = Checkpoints(tmp_path, Checkpointing(keep=1))
     with pytest.raises(TypeError):
         checkpoints.save(1, make_state(), {"bad": object()})
     assert list(tmp_path.iterdir()) == []
@@ -257,7 +257,7 @@ def test_a_reader_chooses_again_when_the_run_deletes_its_choice(
         return original(*arguments)
 
     monkeypatch.setattr(manager_module, during, deleted_meanwhile)
-    restored = Checkpoints(tmp_path, keep=1, read_only=True).restore(abstract(make_state()))
+    restored = Checkpoints(tmp_path, Checkpointing(keep=1), read_only=True).restore(abstract(make_state()))
     assert restored is not None and restored.step == 2 and "damaged" not in caplog.text
     assert_same(restored.state, make_state(2))
 
@@ -277,7 +277,7 @@ def test_reading_only_changes_nothing(tmp_path: Path) -> None:
     damage(tmp_path / "2", "flip")
     (tmp_path / "3.orbax-checkpoint-tmp").mkdir()  # another process is still writing it
     names = sorted(p.name for p in tmp_path.iterdir())
-    reader = Checkpoints(tmp_path, keep=1, read_only=True)
+    reader = Checkpoints(tmp_path, Checkpointing(keep=1), read_only=True)
     assert reader.restore(abstract(make_state())).step == 1  # type: ignore[union-attr]
     assert sorted(p.name for p in tmp_path.iterdir()) == names
     with pytest.raises(ValueError, match="read-only"):
@@ -380,15 +380,15 @@ def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     saved(tmp_path, (1,)).close()
     for name in ("2.orbax-checkpoint-tmp", ".trash-0"):
         (tmp_path / name / "state").mkdir(parents=True)
-    Checkpoints(tmp_path, keep=1)
+    Checkpoints(tmp_path, Checkpointing(keep=1))
     assert [p.name for p in tmp_path.iterdir()] == ["1"]
 
 
 def test_killed_while_saving_there_is_always_a_good_one(tmp_path: Path) -> None:
     code = """
         import sys, jax.numpy as jnp
-        from bertjax.checkpoint.manager import Checkpoints
-        c = Checkpoints(sys.argv[1], keep=1)
+        from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+        c = Checkpoints(sys.argv[1], Checkpointing(keep=1))
         for step in range((c.latest_step() or 0) + 1, 100000):
             c.save(step, {"x": jnp.full((512, 512), step, jnp.float32)}, {"step": step})
             if step % 5 == 0:
@@ -398,7 +398,7 @@ def test_killed_while_saving_there_is_always_a_good_one(tmp_path: Path) -> None:
     last = 0
     for round_ in range(3):
         kill_after_lines(code, tmp_path, 1 + round_)
-        checkpoints = Checkpoints(tmp_path, keep=1)
+        checkpoints = Checkpoints(tmp_path, Checkpointing(keep=1))
         restored = checkpoints.restore(target)
         assert restored is not None and restored.step > last
         assert not (tmp_path / "damaged").exists()  # every visible checkpoint is complete
@@ -410,11 +410,11 @@ def test_killed_while_saving_there_is_always_a_good_one(tmp_path: Path) -> None:
 
 
 def test_retention_on_disk(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=2, keep_every=4, best_metric="eval/loss")
+    checkpoints = Checkpoints(tmp_path, Checkpointing(keep=2, keep_every=4, best_metric="eval/loss"))
     for step, loss in zip(range(1, 10), (9, 8, 1, 7, 6, 5, 4, 3, 2), strict=True):
         checkpoints.save(step, {"x": jnp.int32(step)}, {}, {"eval/loss": loss} if step != 8 else None)
     checkpoints.close()
-    assert Checkpoints(tmp_path, keep=2).all_steps() == [3, 4, 8, 9]
+    assert Checkpoints(tmp_path, Checkpointing(keep=2)).all_steps() == [3, 4, 8, 9]
 
 
 @given(
@@ -438,9 +438,9 @@ def test_kept_steps(steps: set[int], keep: int, every: int | None, lower: bool, 
 
 def test_bad_settings_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"checkpoint\.keep must"):
-        Checkpoints(tmp_path, keep=0)
+        Checkpoints(tmp_path, Checkpointing(keep=0))
     with pytest.raises(UserError, match=r"checkpoint\.keep_every must"):
-        Checkpoints(tmp_path, keep=1, keep_every=0)
+        Checkpoints(tmp_path, Checkpointing(keep=1, keep_every=0))
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot create"):
-        Checkpoints(tmp_path / "file" / "below", keep=1)
+        Checkpoints(tmp_path / "file" / "below", Checkpointing(keep=1))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stores import bucket_of
 
-from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
 from bertjax.checkpoint.manifest import body_digest, read_manifest
 from bertjax.errors import UserError
 from bertjax.io.staging import local_copy, stored_folder
@@ -46,7 +46,7 @@ def opened(url: str, read_only: bool = False) -> Iterator[Checkpoints]:
     with contextlib.ExitStack() as stack:
         if not read_only:
             stack.enter_context(stored_folder(folder).hold())
-        checkpoints = Checkpoints(folder / "checkpoints", keep=KEEP, read_only=read_only)
+        checkpoints = Checkpoints(folder / "checkpoints", Checkpointing(keep=KEEP), read_only=read_only)
         yield stack.enter_context(contextlib.closing(checkpoints))
 
 

@@ -17,6 +17,7 @@ from bertjax.config.metric_names import undescribed
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import list_phases
 from bertjax.experiment import build
+from bertjax.experiment.config import parse
 from bertjax.metrics import Metrics
 from bertjax.training.run_context import RunContext
 from bertjax.types import Vocabulary
@@ -63,7 +64,7 @@ def shared_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
             programs[key] = make(cfg, vocabulary, teacher, devices)
         of_phases = zip(programs[key].programs, list_phases(cfg), strict=True)
         phases = [dataclasses.replace(program, phase=phase) for program, phase in of_phases]
-        return dataclasses.replace(programs[key], cfg=cfg, programs=phases, frozen={}, digests={})
+        return dataclasses.replace(programs[key], config=parse(cfg), programs=phases, frozen={}, digests={})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "make_experiment", shared)

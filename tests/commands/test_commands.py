@@ -15,8 +15,8 @@ from lab import Finished, Lab
 
 from bertjax.cli import command_parsers, main
 from bertjax.commands.inspect_data import members
+from bertjax.config.inputs import all_sources
 from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.config.parse import all_sources
 from bertjax.data.tokenizer_from_config import content_digest
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.experiment.load import load_source_model

@@ -18,8 +18,6 @@ import bertjax
 from bertjax.checkpoint.surgery import collapse_paths, replace_leaves
 from bertjax.cli import main
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.data.vocab_transfer import match_tokens
@@ -31,7 +29,8 @@ from bertjax.hf.pretrained import PretrainedModel
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.models.model import abstract_params
-from bertjax.objectives.rtd.objective import ReplacedTokenDetection
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.rtd.objective import Rtd
 from bertjax.training import loop
 from bertjax.training.run_context import RunContext
 from bertjax.training.state import TrainState
@@ -199,10 +198,8 @@ def test_the_first_of_several_networks_is_filled(sharing: str, source: SourceMod
     """ELECTRA's discriminator from an encoder; the generator shares weights with it and draws the rest."""
     padded = dataclasses.replace(SMALL, padded_vocab_size=64)
     generator = padded if sharing == "all" else dataclasses.replace(padded, intermediate_size=8)
-    towers = RtdNetworksConfig(generator, padded, sharing)
-    objective = ReplacedTokenDetection(
-        RtdConfig(MaskingConfig(max_predictions=3)), towers, source.tokenizer.vocabulary()
-    )
+    settings = Rtd(Masking(max_predictions=3), embedding_sharing=sharing)
+    objective = settings.build({"generator": generator, "model": padded}, source.tokenizer.vocabulary())
     fresh = drawn(jax.eval_shape(objective.init, jax.random.key(0)), 1)
     zeros = {path: np.zeros_like(leaf) for path, leaf in flatten_tree(fresh).items() if path.endswith("/delta")}
     params, filled = fill_network(objective, replace_leaves(fresh, zeros), "discriminator", refitted(source, SMALL))

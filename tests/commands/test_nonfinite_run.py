@@ -14,7 +14,7 @@ from lab import Lab
 
 from bertjax.config.overrides import load_config
 from bertjax.errors import UserError
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.mlm import Mlm
 from bertjax.runtime import platform
 from bertjax.types import Sum
 
@@ -25,7 +25,7 @@ QUIET = ["--config.export.at_end=false", "--config.eval.fill_mask="]
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch, fresh_programs: None) -> None:
     """Batch 5 has a loss of NaN."""
-    corrupt, loss = MaskedLanguageModel.corrupt, MaskedLanguageModel.loss
+    corrupt, loss = Mlm.corrupt, Mlm.loss
 
     def marked(self: Any, batch: dict, key: jax.Array, cursor: jax.Array) -> dict:
         hidden = corrupt(self, batch, key, cursor)
@@ -36,8 +36,8 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, fresh_programs: None) -> None:
         sums, carry = loss(self, params, extra, batch, key, train)
         return {**sums, "mlm": Sum(sums["mlm"].value + batch["poison"].sum(), sums["mlm"].count)}, carry
 
-    monkeypatch.setattr(MaskedLanguageModel, "corrupt", marked)
-    monkeypatch.setattr(MaskedLanguageModel, "loss", broken)
+    monkeypatch.setattr(Mlm, "corrupt", marked)
+    monkeypatch.setattr(Mlm, "loss", broken)
 
 
 def trained(workdir: Path) -> list[dict]:

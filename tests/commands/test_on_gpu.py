@@ -13,7 +13,7 @@ import pytest
 from lab import load_script
 
 from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.config.parse import check
+from bertjax.experiment.config import parse as check
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 METRICS = {

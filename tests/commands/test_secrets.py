@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.mlm import Mlm
 from bertjax.types import Sum
 
 CANARY = "canary-5d1c0f2b-never-to-be-seen"
@@ -49,13 +49,13 @@ def test_no_report_of_an_error_holds_the_environment(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    loss = MaskedLanguageModel.loss
+    loss = Mlm.loss
 
-    def broken(self: MaskedLanguageModel, *inputs: object, **named: object) -> tuple:
+    def broken(self: Mlm, *inputs: object, **named: object) -> tuple:
         sums, carry = loss(self, *inputs, **named)  # type: ignore[arg-type]
         return {**sums, "mlm": Sum(sums["mlm"].value * float("nan"), sums["mlm"].count)}, carry
 
-    monkeypatch.setattr(MaskedLanguageModel, "loss", broken)
+    monkeypatch.setattr(Mlm, "loss", broken)
     assert lab.run("pretrain", "--workdir", tmp_path / "run", EVENTS) == 2
     assert list((tmp_path / "run" / "anomalies").glob("*.npz"))
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]

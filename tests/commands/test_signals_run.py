@@ -81,14 +81,14 @@ def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
 INTERRUPTED_WHILE_COLLECTING = """
 import gc, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell has sent to the background
-import bertjax.config.parse
+import bertjax.experiment.config
 from bertjax.cli import main
 
 def check(cfg):
     gc.callbacks.append(lambda *_: signal.raise_signal(signal.SIGINT))
     gc.collect()
 
-bertjax.config.parse.check = check
+bertjax.experiment.config.parse = check
 main()
 print("went on")
 """

@@ -9,11 +9,12 @@ from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import format_value
+from bertjax.config.inputs import sources
 from bertjax.config.model import encoder_config
 from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.config.parse import check, sources
 from bertjax.config.phases import amounts, list_phases, source_texts
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse as check
 
 
 @pytest.fixture

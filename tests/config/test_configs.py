@@ -17,10 +17,10 @@ from ml_collections import ConfigDict
 from bertjax.config.catalog import CATALOG, config_files, stored_facts
 from bertjax.config.model import EncoderConfig, differences, encoder_config
 from bertjax.config.overrides import flatten, load_config
-from bertjax.config.parse import check, schedule_config
 from bertjax.config.presets import preset
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
+from bertjax.experiment.config import parse
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.models import encoder_decoder
 from bertjax.models.model import abstract_params, count_params
@@ -59,8 +59,8 @@ def test_every_length_of_a_run(spec: str) -> None:
     cfg = load_config(spec)
     for steps in (1, 5, 11, 89):
         cfg.train.num_steps = steps
-        check(cfg)
-        schedule = schedule_config(cfg)
+        parse(cfg)
+        schedule = parse(cfg).schedule
         assert 0 <= schedule.warmup_steps <= steps and schedule.decay >= 1
 
 
@@ -104,11 +104,11 @@ def differs_in_sizes_alone(spec: str) -> bool:
 def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
     """The step is traced once for sizes of equal settings, and for every size of the ordinary suite."""
     cfg = load_config(spec)
-    check(cfg)
+    parse(cfg)
     cfg.model.unroll = 1
     experiment = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size), teacher_of(cfg))
     if isinstance(experiment.objective, Distillation):
-        experiment.frozen = {"teacher": abstract_params(*experiment.objective.teacher)}
+        experiment.frozen = {"teacher": abstract_params(*experiment.objective.teacher_network)}
     state = experiment.abstract_state()
     assert count_all(experiment) == stored_facts()[spec].parameters
     if spec not in ORDINARY and differs_in_sizes_alone(spec):

@@ -11,11 +11,11 @@ from bertjax.config.defaults.finetune_recipes import RECIPES
 from bertjax.config.encoder_decoder import encoder_decoder_config
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.fields import read_group
-from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.overrides import load_config
-from bertjax.config.parse import best_metric, check, schedule_config
 from bertjax.config.task import task_config
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse
+from bertjax.training.optimizer import Optimizer
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "finetune"
 
@@ -29,12 +29,12 @@ def test_every_recipe_of_every_kind(kind: str, recipe: str) -> None:
     cfg = load_config(f"{CONFIGS / kind}.py:{recipe}")
     cfg.task.train = ({"tokens": "conll", "qa": "squad"}.get(kind, "tsv") + ":train",)
     cfg.train.num_steps = 1000
-    check(cfg)
+    parse(cfg)
     assert task_config(cfg).kind == kind and cfg.objective.name == "task"
-    assert 0 < schedule_config(cfg).warmup_steps < 1000
+    assert 0 < parse(cfg).schedule.warmup_steps < 1000
     for steps in (1, 4):
         cfg.train.num_steps = steps
-        check(cfg)
+        parse(cfg)
 
 
 @pytest.mark.parametrize("recipe", SEQ2SEQ_RECIPES)
@@ -42,9 +42,9 @@ def test_every_recipe_of_sequence_to_sequence(recipe: str) -> None:
     cfg = load_config(f"{CONFIGS}/seq2seq.py:{recipe}")
     cfg.task.train, cfg.task.eval = ("parallel:train:en-de",), ("jsonl:dev.jsonl",)
     cfg.train.num_steps = 1000
-    check(cfg)
-    assert task_config(cfg).spec.has_targets and 0 < schedule_config(cfg).warmup_steps <= 200
-    assert best_metric(cfg) == ("eval/rougeL" if recipe == "summarization" else "eval/bleu")
+    parse(cfg)
+    assert task_config(cfg).spec.has_targets and 0 < parse(cfg).schedule.warmup_steps <= 200
+    assert parse(cfg).best_metric == ("eval/rougeL" if recipe == "summarization" else "eval/bleu")
     assert cfg.task.from_scratch == (recipe in ("translation", "translation-small"))
     model = encoder_decoder_config(cfg)
     assert model.decoder.causal and model.decoder.num_layers == model.encoder.num_layers
@@ -57,11 +57,11 @@ def test_what_pretraining_reads_does_not_concern_a_task(kind: str) -> None:
     cfg.task.train = ({"tokens": "conll", "qa": "squad"}.get(kind, "tsv") + ":train",)
     cfg.model.update({"preset": "roberta-base", "max_position_embeddings": 64})
     assert cfg.data.example_format == "nsp_pairs"
-    check(cfg)
+    parse(cfg)
     cfg.data.update({"example_format": "stream", "packing": "best_fit", "seq_len": 4096, "decontaminate": ()})
     cfg.data.sources, cfg.data.eval_sources = ("text:gone.txt", "text:gone too.txt@2"), ("text:gone.txt@2",)
     cfg.mesh.data, cfg.train.microbatches, cfg.eval.batch_size = 3, 7, 9
-    check(cfg)
+    parse(cfg)
 
 
 def test_what_authors_say() -> None:
@@ -88,9 +88,9 @@ def test_what_authors_say() -> None:
     finbert = load_config(f"{CONFIGS}/classification.py:finbert")
     finbert.train.num_steps = 100
     assert (finbert.schedule.warmup_steps, finbert.task.class_weights, finbert.task.max_length) == (20, ("sqrt",), 64)
-    assert read_group(
-        finbert, OptimizerConfig
-    ).layerwise_lr_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(1 / 3)
+    assert read_group(finbert, Optimizer).layerwise_lr_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(
+        1 / 3
+    )
 
 
 def test_an_unknown_recipe_is_refused() -> None:

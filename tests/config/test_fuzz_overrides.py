@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from bertjax.cli import main
 from bertjax.config.defaults import base_config
 from bertjax.config.overrides import apply_overrides, flatten
-from bertjax.config.parse import check
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse as check
 
 KEYS = sorted(flatten(base_config()))
 HOSTILE = [

@@ -8,9 +8,9 @@ import pytest
 
 from bertjax.config.distributed import MeshConfig, check_batch_size
 from bertjax.config.model import EncoderConfig
-from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig, parse_rules
-from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
+from bertjax.training.optimizer import Optimizer, Schedule, parse_rules
+from bertjax.training.settings import Profile
 
 
 def refused(words: str):
@@ -43,7 +43,7 @@ def refused(words: str):
 )
 def test_optimizer(changes: dict, words: str) -> None:
     with refused(words):
-        OptimizerConfig(**changes)
+        Optimizer(**changes)
 
 
 @pytest.mark.parametrize("text", ["encoder/.*", "a(=1", "=0.5", "a=fast"])
@@ -69,7 +69,7 @@ def test_rules_split_at_the_last_sign() -> None:
 )
 def test_schedule(arguments: tuple, words: str) -> None:
     with refused(words):
-        ScheduleConfig(*arguments)
+        Schedule(**dict(zip(("name", "learning_rate", "warmup_steps", "num_steps"), arguments, strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,23 @@ def test_schedule(arguments: tuple, words: str) -> None:
 )
 def test_what_only_some_schedules_read(name: str, settings: dict, words: str) -> None:
     with refused(words):
-        ScheduleConfig(name, 1e-4, 0, 100, **settings)
+        Schedule(name, learning_rate=1e-4, warmup_steps=0, num_steps=100, **settings)
 
 
 def test_defaults_of_schedules_follow_the_run() -> None:
-    assert (ScheduleConfig("wsd", 1e-4, 0, 100).decay, ScheduleConfig("wsd", 1e-4, 95, 100).decay) == (10, 5)
-    assert ScheduleConfig("wsd", 1e-4, 3, 3).decay == 1
-    assert (ScheduleConfig("step", 1e-4, 0, 99).period, ScheduleConfig("cyclical", 1e-4, 0, 1).period) == (25, 2)
-    assert (ScheduleConfig("bert", 1e-4, 0, 9).end, ScheduleConfig("slanted_triangular", 1e-4, 1, 9).end) == (0, 1 / 32)
+    assert (
+        Schedule("wsd", learning_rate=1e-4, warmup_steps=0, num_steps=100).decay,
+        Schedule("wsd", learning_rate=1e-4, warmup_steps=95, num_steps=100).decay,
+    ) == (10, 5)
+    assert Schedule("wsd", learning_rate=1e-4, warmup_steps=3, num_steps=3).decay == 1
+    assert (
+        Schedule("step", learning_rate=1e-4, warmup_steps=0, num_steps=99).period,
+        Schedule("cyclical", learning_rate=1e-4, warmup_steps=0, num_steps=1).period,
+    ) == (25, 2)
+    assert (
+        Schedule("bert", learning_rate=1e-4, warmup_steps=0, num_steps=9).end,
+        Schedule("slanted_triangular", learning_rate=1e-4, warmup_steps=1, num_steps=9).end,
+    ) == (0, 1 / 32)
 
 
 @pytest.mark.parametrize("sizes", [(-1, -1, 1), (0, 1, 1), (1, -2, 1)])
@@ -144,13 +153,12 @@ def test_rows_must_be_dealt_evenly() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"profile_steps": "10"}, "profile.steps='10' is not FIRST:LAST, two steps counted from 1, such as 10:15"),
-        ({"profile_steps": "5:4"}, "profile.steps='5:4' is not FIRST:LAST"),
-        ({"profile_steps": "0:4"}, "profile.steps='0:4' is not FIRST:LAST"),
-        ({"profile_steps": "11:12"}, "profile.steps=11:12 starts after the last step, train.num_steps=10"),
+        ({"steps": "10"}, "profile.steps='10' is not FIRST:LAST, two steps counted from 1, such as 10:15"),
+        ({"steps": "5:4"}, "profile.steps='5:4' is not FIRST:LAST"),
+        ({"steps": "0:4"}, "profile.steps='0:4' is not FIRST:LAST"),
+        ({"steps": "11:12"}, "profile.steps=11:12 starts after the last step, train.num_steps=10"),
     ],
 )
-def test_loop(changes: dict, words: str) -> None:
-    settings = {"num_steps": 10, "log_interval_steps": 1, "eval_interval_steps": 0, "checkpoint_interval_steps": 0}
+def test_profile(changes: dict, words: str) -> None:
     with refused(words):
-        LoopConfig(**{**settings, "checkpoint_interval_minutes": None, **changes})
+        Profile(**changes, num_steps=10)

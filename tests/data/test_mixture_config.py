@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertjax.config.parse import load_config
-from bertjax.data.corpus_batches import CorpusBatches, batches
 from bertjax.errors import UserError
+from bertjax.experiment.config import load_config
+from bertjax.experiment.corpus_batches import CorpusBatches, batches
 from bertjax.experiment.workdir import changed_keys, write_config
 
 SIZES = {"a": 40, "b": 400, "c": 1600}

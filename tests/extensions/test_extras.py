@@ -76,7 +76,7 @@ def test_wrong_values_are_refused(
 
 
 def test_config_files_and_the_api_set_the_keys_of_extensions(extras: Extras, tmp_path: Path) -> None:
-    lines = 'config.objective.name = "bertjax_extras.rts_config:RtsConfig"\n    config.objective.rts.rate = 0.4'
+    lines = 'config.objective.name = "bertjax_extras.rts:Rts"\n    config.objective.rts.rate = 0.4'
     path = tmp_path / "mine.py"
     path.write_text(
         "from bertjax.config.defaults import base_config\n\n\ndef get_config():\n    config = base_config()\n"

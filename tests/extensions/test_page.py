@@ -23,7 +23,7 @@ def test_snippets_are_code_of_the_examples() -> None:
 def test_every_public_name_can_be_imported() -> None:
     assert [name for name in bertjax.extensions.__all__ if getattr(bertjax.extensions, name) is None] == []
     for name in (
-        "ObjectiveConfig",
+        "Objective",
         "AttentionConfig",
         "Family",
         "EncoderDecoderFamily",

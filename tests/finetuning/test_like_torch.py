@@ -13,14 +13,11 @@ from jax.sharding import Mesh
 from models_lab import quick_compilation
 
 from bertjax.config.distributed import MeshConfig
-from bertjax.config.objectives.task import TaskObjectiveConfig
-from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.finetuning.batches import TaskBatches
 from bertjax.finetuning.features import Features
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.hf.pretrained import load_pretrained
-from bertjax.training.optimizers import make_optimizer
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import Optimizer, Schedule
 from bertjax.training.sharding import make_mesh, put_batch
 from bertjax.training.state import new_state
 from bertjax.training.step import compile_train_step
@@ -165,19 +162,19 @@ def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
 
 def our_losses(folder: Path, kind: str, features: Features, orders: list[np.ndarray], mesh: Mesh) -> list[float]:
     ours = load_pretrained(folder)
-    config = TaskObjectiveConfig(kind)
+    config = TaskObjective(kind=kind)
     ids = {f"{name}_id": number for number, name in enumerate(("pad", "unk", "cls", "sep", "mask"))}
     counts = np.ones(VOCAB, np.int64)
     vocabulary = Vocabulary(VOCAB, VOCAB, **ids, special_ids=(0, 1, 2, 3, 4), starts_word=counts > 0, counts=counts)
-    objective = TaskObjective(config, ours.config, vocabulary)
+    objective = config.build({"model": ours.config}, vocabulary)
     assert set(objective.heads) == set(ours.heads)
     batches = TaskBatches(
         features, batch_size=BATCH, epochs=5, seed=0, pad_id=0, vocab_size=VOCAB, seq_len=2 * LONGEST, orders=orders
     )
     assert batches.max_examples > 1 and batches.num_steps == STEPS
-    schedule = make_schedule(ScheduleConfig("linear", RATE, 4, STEPS))
-    settings = OptimizerConfig(learning_rate=RATE, eps=1e-8, bias_correction=True, weight_decay=0.01, clip_norm=1.0)
-    optimizer = make_optimizer(settings, schedule, ours.params)
+    schedule = Schedule("linear", learning_rate=RATE, warmup_steps=4, num_steps=STEPS).rate
+    settings = Optimizer(learning_rate=RATE, eps=1e-8, bias_correction=True, weight_decay=0.01, clip_norm=1.0)
+    optimizer = settings.make(schedule, ours.params)
     step = compile_train_step(mesh, objective, optimizer, microbatches=1, seed=0)
     losses = []
     with quick_compilation(), jax.set_mesh(mesh):
@@ -194,8 +191,8 @@ def test_thawed_parameters_move_as_in_torch() -> None:
     params: Any = {name: {"kernel": np.ones((3, 4), np.float32)} for name in ("head", "body")}
     weight = torch.nn.Parameter(torch.ones(3, 4))
     theirs = torch.optim.AdamW([weight], lr=0.1, eps=1e-6, weight_decay=0.01)
-    config = OptimizerConfig(bias_correction=True, clip_norm=0.0, unfreeze=("body/.*=5",))
-    optimizer = make_optimizer(config, lambda step: 0.1, params)
+    config = Optimizer(bias_correction=True, clip_norm=0.0, unfreeze=("body/.*=5",))
+    optimizer = config.make(lambda step: 0.1, params)
     state, update = optimizer.init(params), jax.jit(optimizer.update)
     for step, grad in enumerate(grads):
         weight.grad = torch.from_numpy(grad) if step >= 5 else None

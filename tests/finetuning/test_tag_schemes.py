@@ -7,8 +7,8 @@ import pytest
 from tokens_lab import task_config, trained
 
 from bertjax.config.defaults import base_config
-from bertjax.config.objectives import objective_config
 from bertjax.errors import UserError
+from bertjax.experiment.config import read_objective
 from bertjax.finetuning.readers.examples import WordExamples
 from bertjax.finetuning.readers.labels import collect_labels
 from bertjax.finetuning.tag_schemes import normalize_tags, recognize_scheme
@@ -80,4 +80,4 @@ def test_checkpoints_are_compared_by_a_metric_that_there_is(scheme: str, metric:
     cfg = base_config()
     cfg.objective.name, cfg.task.kind, cfg.task.eval = "task", "tokens", ("conll:dev.txt",)
     cfg.task.tokens.tag_scheme = scheme
-    assert f"eval/{objective_config(cfg).main_metric}" == metric
+    assert f"eval/{read_objective(cfg).main_metric}" == metric

@@ -20,13 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Vocabulary
 
@@ -100,8 +99,8 @@ def masked_lm_loss(ours: PretrainedModel, batch: dict[str, jax.Array]) -> Loss:
     """Returns the mean over masked words plus, if the model has a pair head, the mean over pairs."""
     ones = np.ones(VOCAB, bool)
     vocabulary = Vocabulary(VOCAB, VOCAB, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
-    config = MlmConfig(MaskingConfig(), example_format="nsp_pairs" if "pair" in ours.heads else "block")
-    objective = MaskedLanguageModel(config, ours.config, vocabulary)
+    config = Mlm(Masking(), example_format="nsp_pairs" if "pair" in ours.heads else "block")
+    objective = config.build({"model": ours.config}, vocabulary)
 
     def loss(params: Params) -> jax.Array:
         sums, _ = objective.loss(params, StepInputs({}, {}), batch, jax.random.key(0), train=False)

@@ -20,7 +20,6 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.seq2seq import Seq2SeqConfig
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.families import FAMILIES
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder, from_encoders
@@ -33,7 +32,7 @@ from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.encoder_decoder import init_params, tower_params
 from bertjax.models.model import init_params as init_single
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.seq2seq import SequenceToSequence
+from bertjax.objectives.seq2seq import Seq2Seq
 from bertjax.types import Params, Vocabulary
 
 torch = pytest.importorskip("torch")
@@ -67,7 +66,7 @@ def test_the_loss_and_its_gradients_are_torchs(tmp_path: Path) -> None:
     size = ours.config.encoder.vocab_size
     smoothing = 0.1
     vocabulary = Vocabulary(size, size, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), np.ones(size, bool), np.ones(size, int))
-    objective = SequenceToSequence(Seq2SeqConfig(smoothing * (size - 1) / size), ours.config, vocabulary)
+    objective = Seq2Seq(label_smoothing=smoothing * (size - 1) / size).build_towers(ours.config, vocabulary)
     batch = batch_of(size)
     ready = objective.corrupt(jax.tree.map(jnp.asarray, batch), jax.random.key(0), jnp.int32(0))
 

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from stores import SECRET, bucket_of, free_port, s3_through_proxy
 
 import bertjax.storage as storage
-from bertjax.config.parse import cache_folder
+from bertjax.config.inputs import cache_folder
 from bertjax.errors import UserError
 from bertjax.io.staging import local_copy, output_path
 from bertjax.io.store import Store, open_decompressed

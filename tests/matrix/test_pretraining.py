@@ -20,11 +20,12 @@ from parity.compare import OUTPUT_FIELDS
 import bertjax
 from bertjax.config.extensions import FAMILIES, OBJECTIVES
 from bertjax.config.model import encoder_config
-from bertjax.config.objectives import objective_class, objective_config
+from bertjax.config.objectives import objective_class
 from bertjax.config.phases import list_phases
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
+from bertjax.experiment.config import Config, parse, read_objective
 from bertjax.hf import save
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
@@ -60,7 +61,7 @@ def pretraining_config(family: str, objective: str) -> ConfigDict:
 def cells() -> Iterator[tuple[str, str]]:
     """Yields every family with every objective that its models allow."""
     names = [name for name in OBJECTIVES.builtin if not objective_class(name).is_finetuning]
-    objectives = {name: objective_config(pretraining_config("bert", name)) for name in names}
+    objectives = {name: read_objective(pretraining_config("bert", name)) for name in names}
     for family in FAMILIES.builtin:
         model = dataclasses.replace(encoder_config(common(family)), hidden_dropout=0.1)
         for name, objective in objectives.items():
@@ -83,9 +84,10 @@ def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(cfg: ConfigDict, *arguments: Any) -> build.Experiment:
         if not made:
             made.append(make(cfg, *arguments))
-        phases = zip(made[0].programs, list_phases(cfg), strict=True)
+        config = cfg if isinstance(cfg, Config) else parse(cfg)
+        phases = zip(made[0].programs, list_phases(config.cfg), strict=True)
         programs = [dataclasses.replace(program, phase=phase) for program, phase in phases]
-        return dataclasses.replace(made[0], cfg=cfg, programs=programs, frozen={}, digests={})
+        return dataclasses.replace(made[0], config=config, programs=programs, frozen={}, digests={})
 
     monkeypatch.setattr(build, "make_experiment", once)
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.objectives.masking import num_predictions
 from bertjax.objectives.masking.corrupt import mask_tokens
+from bertjax.objectives.masking.settings import Masking
 from bertjax.types import Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
@@ -41,7 +41,7 @@ def noise_of(batch: dict, seed: int, purpose: int) -> np.ndarray:
 
 
 @functools.cache
-def compiled(config: MaskingConfig, vocabulary: Vocabulary, predictions: int) -> Callable:
+def compiled(config: Masking, vocabulary: Vocabulary, predictions: int) -> Callable:
     return jit(lambda batch, keys, cursor: mask_tokens(batch, keys, config, vocabulary, predictions, cursor))
 
 
@@ -55,7 +55,7 @@ def mask_batch(
 ) -> dict[str, np.ndarray]:
     """`mask_tokens` with numpy in and out, compiled once for every config and shape."""
     batch = {name: jnp.asarray(value) for name, value in batch.items()}
-    function = compiled(MaskingConfig(**changes), vocabulary, predictions)
+    function = compiled(Masking(**changes), vocabulary, predictions)
     return jax.device_get(function(batch, keys_of(batch, seed), jnp.int32(cursor)))
 
 
@@ -122,7 +122,7 @@ def assert_distribution(counts: np.ndarray, shares: np.ndarray, sigmas: float = 
     assert abs(statistic - freedom) <= sigmas * np.sqrt(2 * freedom) + 2, (statistic, freedom)
 
 
-def num_predictions_by_length(config: MaskingConfig, seq_len: int) -> np.ndarray:
+def num_predictions_by_length(config: Masking, seq_len: int) -> np.ndarray:
     """Returns int32 [S + 1]: predictions of an example by its length, by the rule "round"."""
     lengths = np.arange(seq_len + 1)
     return np.asarray(num_predictions._rounded(config, config.mask_rate, lengths), np.int32)

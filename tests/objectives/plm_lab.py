@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.plm import PlmConfig
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.plm.objective import PermutationLanguageModel
+from bertjax.objectives.plm.objective import Plm
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
@@ -41,7 +40,7 @@ MODEL = EncoderConfig(
     pooling="last",
     classifier_dense="own",
 )
-CONFIG = PlmConfig((R, R), example_format="segments", num_predict=7, perm_size=R, mem_len=16)
+CONFIG = Plm((R, R), example_format="segments", num_predict=7, perm_size=R, mem_len=16)
 Rows = dict[str, jax.Array]
 
 
@@ -67,11 +66,11 @@ def drawn_rows(seed: int = 0, backward: bool = False, rows: int = B) -> Rows:
     return {name: jnp.asarray(value) for name, value in batch.items()}
 
 
-def corrupted(objective: PermutationLanguageModel, batch: Rows, cursor: int = 0) -> Rows:
+def corrupted(objective: Plm, batch: Rows, cursor: int = 0) -> Rows:
     return dict(jit(objective.corrupt)(batch, jax.random.key(0), jnp.int32(cursor)))
 
 
-def losses(objective: PermutationLanguageModel, train: bool = False) -> Callable:
+def losses(objective: Plm, train: bool = False) -> Callable:
     """(params, carry, batch) -> ((loss, (sums, carry)), gradient)."""
 
     def total(params: Params, carry: Any, batch: Rows) -> tuple[jax.Array, Any]:

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import parse
 from bertjax.config.model import encoder_config
 from bertjax.config.overrides import load_config
 from bertjax.data.corpus import Corpus, offsets
 from bertjax.data.formats import make_format
 from bertjax.experiment import build
+from bertjax.experiment import config as settings
 from bertjax.models.model import init_params
 from bertjax.objectives.base import Network, Objective
 from bertjax.types import Vocabulary
@@ -67,10 +67,10 @@ def objective_of(
     cfg.model.embedding_size = 8 if name == "albert" else cfg.model.embedding_size
     for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
         cfg.model[rate] = dropout
-    parse._check_packing(cfg)
+    settings._check_packing(settings.Config.read(cfg))
     if cfg.objective.name != "distillation":
-        objective: Any = build.make_objective(cfg, vocabulary)
-        return objective.members[member] if member else objective, cfg.data.example_format, {}
+        objective: Any = build.make_objective(settings.Config.read(cfg), vocabulary)
+        return objective.by_name[member] if member else objective, cfg.data.example_format, {}
     config = encoder_config(cfg, vocabulary)
-    objective = build.make_objective(cfg, vocabulary, Network(config, ("mlm",)))
+    objective = build.make_objective(settings.Config.read(cfg), vocabulary, Network(config, ("mlm",)))
     return objective, cfg.data.example_format, objective.frozen(init_params(config, ("mlm",), jax.random.key(7)))

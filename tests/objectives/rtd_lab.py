@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,23 +11,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs, encoder_inputs
-from bertjax.objectives.rtd.networks import init_networks
-from bertjax.objectives.rtd.objective import ReplacedTokenDetection
-from bertjax.types import Params
+from bertjax.objectives.rtd.networks import RtdNetworks, init_networks
+from bertjax.objectives.rtd.objective import Rtd
+from bertjax.types import Params, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 NOTHING = StepInputs(frozen={}, carry={})
 
 
-def random_params(objective: ReplacedTokenDetection) -> Params:
+def build(config: Rtd, networks: RtdNetworks, vocabulary: Vocabulary) -> Rtd:
+    """Returns the objective of two encoders; what they share is the config's."""
+    config = dataclasses.replace(config, embedding_sharing=networks.embedding_sharing)
+    return config.build({"generator": networks.generator, "model": networks.discriminator}, vocabulary)
+
+
+def random_params(objective: Rtd) -> Params:
     return jax.tree.map(lambda leaf: leaf, _random_params(objective.encoders))
 
 
 @functools.cache
-def _random_params(towers: RtdNetworksConfig) -> Params:
+def _random_params(towers: RtdNetworks) -> Params:
     shapes = jax.eval_shape(lambda key: init_networks(towers, key), jax.random.key(0))
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
@@ -34,7 +40,7 @@ def _random_params(towers: RtdNetworksConfig) -> Params:
     )
 
 
-def total(objective: ReplacedTokenDetection, batch: dict, counts: dict, params: Params) -> jax.Array:
+def total(objective: Rtd, batch: dict, counts: dict, params: Params) -> jax.Array:
     """Returns the loss that the training step minimizes."""
     sums, _ = objective.loss(params, NOTHING, batch, jax.random.key(0), True)
     return sum(
@@ -42,7 +48,7 @@ def total(objective: ReplacedTokenDetection, batch: dict, counts: dict, params: 
     )
 
 
-def by_part(objective: ReplacedTokenDetection, batch: dict, replaced: jax.Array) -> tuple[Callable, Callable]:
+def by_part(objective: Rtd, batch: dict, replaced: jax.Array) -> tuple[Callable, Callable]:
     """Returns the losses of the two networks, each of its complete parameters, computed independently."""
     first, second = objective.networks["generator"], objective.networks["discriminator"]
     real = batch["segment_ids"] > 0
@@ -76,7 +82,7 @@ def take(tree: Params, *path: str) -> Params:
     return functools.reduce(lambda tree, key: tree[key], path, tree)
 
 
-def joined(towers: RtdNetworksConfig, first: Params, second: Params) -> Params:
+def joined(towers: RtdNetworks, first: Params, second: Params) -> Params:
     """Returns the gradients of a run's parameters, from the gradients of its two complete networks."""
     if towers.embedding_sharing == "all":
         encoder = jax.tree.map(jnp.add, first["encoder"], second["encoder"])
@@ -94,9 +100,7 @@ def joined(towers: RtdNetworksConfig, first: Params, second: Params) -> Params:
     return {"generator": {**first, "encoder": encoders[0]}, "discriminator": {**second, "encoder": encoders[1]}}
 
 
-def assert_finite_differences(
-    objective: ReplacedTokenDetection, params: Params, actual: Params, run: Callable[[Params], Any]
-) -> None:
+def assert_finite_differences(objective: Rtd, params: Params, actual: Params, run: Callable[[Params], Any]) -> None:
     """Along the shared word table both losses change; with "gdes" its owner receives the generator's gradient only."""
     sharing = objective.encoders.embedding_sharing
     path = ("generator" if sharing in ("gdes", "none") else "discriminator", "encoder", "embeddings", "word_embeddings")

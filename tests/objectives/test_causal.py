@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.clm import ClmConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives import vocab_loss as vocab_loss_module
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.clm import CausalLanguageModel
+from bertjax.objectives.clm import Clm
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 from bertjax.objectives.vocab_loss import chunked_vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 
@@ -45,12 +44,12 @@ NOTHING = StepInputs(frozen={}, carry={})
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> CausalLanguageModel:
-    return CausalLanguageModel(ClmConfig(), MODEL, vocabulary)
+def objective(vocabulary: Vocabulary) -> Clm:
+    return Clm().build({"model": MODEL}, vocabulary)
 
 
 @pytest.fixture(scope="module")
-def batch(pack: Callable, objective: CausalLanguageModel) -> dict[str, jax.Array]:
+def batch(pack: Callable, objective: Clm) -> dict[str, jax.Array]:
     ids = np.random.default_rng(1).integers(5, 200, 40)
     rows = pack([[ids[:5], ids[5:11]], [ids[11:24]], [ids[24:25]]], S, [[1, 2], [3], [4]])
     on_device = {name: jnp.asarray(value) for name, value in rows.items()}
@@ -58,11 +57,11 @@ def batch(pack: Callable, objective: CausalLanguageModel) -> dict[str, jax.Array
 
 
 @pytest.fixture(scope="module")
-def params(objective: CausalLanguageModel) -> Params:
+def params(objective: Clm) -> Params:
     return jit(objective.init)(jax.random.key(2))
 
 
-def loss_of(objective: CausalLanguageModel) -> Callable[[Params, dict], dict[str, Sum]]:
+def loss_of(objective: Clm) -> Callable[[Params, dict], dict[str, Sum]]:
     return jit(lambda params, batch: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])
 
 
@@ -74,7 +73,7 @@ def test_every_token_but_the_last_of_an_example_predicts_the_next(batch: dict) -
 
 
 def test_sums_are_those_of_plain_arithmetic(
-    objective: CausalLanguageModel, params: Params, batch: dict, vocabulary: Vocabulary
+    objective: Clm, params: Params, batch: dict, vocabulary: Vocabulary
 ) -> None:
     sums = loss_of(objective)(params, batch)
     model = bind(MODEL, ("mlm",), params)
@@ -117,9 +116,7 @@ def test_no_token_sees_what_is_to_come_nor_another_example(params: Params, batch
     np.testing.assert_array_equal(np.flatnonzero(differs[1]), range(4, S))
 
 
-def test_rows_without_a_next_token_give_no_gradient(
-    objective: CausalLanguageModel, params: Params, batch: dict
-) -> None:
+def test_rows_without_a_next_token_give_no_gradient(objective: Clm, params: Params, batch: dict) -> None:
     alone = {name: value[2:] for name, value in batch.items()}
 
     @jit
@@ -132,11 +129,11 @@ def test_rows_without_a_next_token_give_no_gradient(
 
 def test_models_and_rows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match=r"clm needs model\.causal=true"):
-        ClmConfig().check_model(EncoderConfig())
+        Clm().check_model(EncoderConfig())
     with pytest.raises(
         UserError,
         match=r"needs data\.example_format to be one of block, doc_sentences, full_sentences, not 'nsp_pairs'",
     ):
-        ClmConfig().check_example_format("nsp_pairs")
+        Clm().check_example_format("nsp_pairs")
     with pytest.raises(UserError, match=r"objective\.name=mlm predicts from both sides"):
-        MlmConfig(MaskingConfig()).check_model(EncoderConfig(causal=True))
+        Mlm(Masking()).check_model(EncoderConfig(causal=True))

@@ -13,12 +13,11 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.contrastive import ContrastiveConfig
-from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.contrastive import ContrastiveLearning, contrastive_sums, uniformity
+from bertjax.objectives.contrastive import Contrastive, contrastive_sums, uniformity
+from bertjax.objectives.masking.settings import Masking
 from bertjax.types import Params, Vocabulary
 
 torch = pytest.importorskip("torch")
@@ -39,12 +38,12 @@ NOTHING = StepInputs(frozen={}, carry={})
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> ContrastiveLearning:
-    return ContrastiveLearning(ContrastiveConfig(MaskingConfig(), mlm_weight=0.1), MODEL, vocabulary)
+def objective(vocabulary: Vocabulary) -> Contrastive:
+    return Contrastive(Masking(), mlm_weight=0.1).build({"model": MODEL}, vocabulary)
 
 
 @pytest.fixture(scope="module")
-def params(objective: ContrastiveLearning) -> Params:
+def params(objective: Contrastive) -> Params:
     return jit(objective.init)(jax.random.key(0))
 
 
@@ -55,12 +54,12 @@ def raw(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def batch(objective: ContrastiveLearning, raw: dict) -> dict[str, jax.Array]:
+def batch(objective: Contrastive, raw: dict) -> dict[str, jax.Array]:
     return dict(jit(objective.corrupt)(raw, jax.random.key(0), np.int32(0)))
 
 
 @pytest.fixture(scope="module")
-def gradient(objective: ContrastiveLearning) -> Callable:
+def gradient(objective: Contrastive) -> Callable:
     @functools.partial(jit, static_argnums=3)
     def run(params: Params, batch: dict, key: jax.Array, train: bool) -> tuple:
         def total(params: Params) -> tuple[jax.Array, dict]:
@@ -108,7 +107,7 @@ def test_negatives_are_those_of_all_devices() -> None:
 
 @pytest.mark.long
 def test_the_views_are_two_drops_of_the_text_as_it_was(
-    objective: ContrastiveLearning, params: Params, batch: dict, raw: dict, gradient: Callable
+    objective: Contrastive, params: Params, batch: dict, raw: dict, gradient: Callable
 ) -> None:
     """By hand: every row encoded twice, the first tokens, a dense layer with tanh."""
     (_, sums), _ = gradient(params, batch, jax.random.key(5), True)
@@ -150,7 +149,7 @@ def test_masks_touch_the_masked_word_loss_alone(params: Params, batch: dict, gra
 
 @pytest.mark.long
 def test_the_dense_layer_is_trained_with_and_not_exported(
-    objective: ContrastiveLearning, params: Params, batch: dict, gradient: Callable
+    objective: Contrastive, params: Params, batch: dict, gradient: Callable
 ) -> None:
     _, grads = gradient(params, batch, jax.random.key(0), True)
     assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(grads))
@@ -169,9 +168,7 @@ def test_a_batch_of_nothing_gives_no_gradient(params: Params, batch: dict, gradi
 
 def test_means_are_of_an_examples_own_tokens(vocabulary: Vocabulary, raw: dict) -> None:
     plain = dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0)
-    objective = ContrastiveLearning(
-        ContrastiveConfig(MaskingConfig(), pooling="mean", mlm_weight=0.0), plain, vocabulary
-    )
+    objective = Contrastive(Masking(), pooling="mean", mlm_weight=0.0).build({"model": plain}, vocabulary)
     assert objective.loss_weights == {"contrastive": 1.0} and objective.heads == ()
     assert [(each.passes, each.predictions) for each in objective.flops_terms] == [(2.0, 0.0)]
     fresh = jit(objective.init)(jax.random.key(0))
@@ -193,7 +190,7 @@ def test_means_are_of_an_examples_own_tokens(vocabulary: Vocabulary, raw: dict) 
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    config = ContrastiveConfig(MaskingConfig())
+    config = Contrastive(Masking())
     config.check_model(MODEL)
     config.check_model(dataclasses.replace(MODEL, hidden_dropout=0.0))  # attention has dropout
     with pytest.raises(UserError, match=r"without any .* both are equal"):

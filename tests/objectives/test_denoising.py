@@ -16,16 +16,15 @@ import pytest
 from bertjax.config.defaults import base_config
 from bertjax.config.encoder_decoder import DecoderConfig, EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.denoising import InfillingConfig, RetroMaeConfig, SpanCorruptionConfig, TsdaeConfig
-from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.overrides import apply_overrides
-from bertjax.config.parse import check
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse as check
 from bertjax.models.model import bind
 from bertjax.objectives.denoising.infilling import Infilling, permute_sentences, span_probabilities
 from bertjax.objectives.denoising.retromae import RetroMae, visible_tokens
 from bertjax.objectives.denoising.span_corruption import SpanCorruption, random_spans
 from bertjax.objectives.denoising.tsdae import Tsdae, remaining_tokens
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.tokens import Tokens, locate_tokens
 from bertjax.types import Vocabulary
 
@@ -44,12 +43,12 @@ TOWER = EncoderConfig(
     attention_dropout=0.0,
 )
 MODEL = EncoderDecoderConfig.symmetric(TOWER)
-SPANS = SpanCorruptionConfig(seq_len=S, num_sentinels=16)
+SPANS = SpanCorruption(seq_len=S, num_sentinels=16)
 CONFIGS = {
-    "spans": lambda vocabulary: SpanCorruption(SPANS, MODEL, vocabulary),
-    "infilling": lambda vocabulary: Infilling(InfillingConfig(), MODEL, vocabulary),
-    "tsdae": lambda vocabulary: Tsdae(TsdaeConfig(), MODEL, vocabulary),
-    "retromae": lambda vocabulary: RetroMae(RetroMaeConfig(MaskingConfig(max_predictions=8)), TOWER, vocabulary),
+    "spans": lambda vocabulary: SPANS.build_towers(MODEL, vocabulary),
+    "infilling": lambda vocabulary: Infilling().build_towers(MODEL, vocabulary),
+    "tsdae": lambda vocabulary: Tsdae().build_towers(MODEL, vocabulary),
+    "retromae": lambda vocabulary: RetroMae(Masking(max_predictions=8)).build({"model": TOWER}, vocabulary),
 }
 
 
@@ -126,8 +125,8 @@ def restore(source: list[int], target: list[int], sentinels: tuple[int, ...]) ->
 def test_sentinels_and_their_spans_are_the_text(
     density: float, mean: float, vocabulary: Vocabulary, pack: Callable
 ) -> None:
-    config = SpanCorruptionConfig(noise_density=density, mean_span=mean, seq_len=S, num_sentinels=16)
-    objective, draw = SpanCorruption(config, MODEL, vocabulary), np.random.default_rng(0).integers
+    config = SpanCorruption(noise_density=density, mean_span=mean, seq_len=S, num_sentinels=16)
+    objective, draw = config.build_towers(MODEL, vocabulary), np.random.default_rng(0).integers
     lengths = [[22], [1, 1, 1, 1, 1, 1, 1, 1], [2] * 6, [9, 11], [4, 4, 4, 4]]
     rows = [[text(*draw(10, 180, each)) for each in row] for row in lengths]
     packed = pack(rows, S, [[8 * number + index for index in range(len(row))] for number, row in enumerate(rows)])
@@ -143,17 +142,17 @@ def test_sentinels_and_their_spans_are_the_text(
 
 def test_lengths_and_spans_are_those_of_t5() -> None:
     """google-research/text-to-text-transfer-transformer: compute_input_and_target_lengths(512, 0.15, 3.0)."""
-    config = SpanCorruptionConfig(seq_len=569)
+    config = SpanCorruption(seq_len=569)
     noise, spans = (int(each) for each in config.spans(np.array(568)))
     assert (568 - noise + spans + 1, noise + spans + 1) == (512, 114)
     assert config.tower_lengths(569, 1) == {"model": 512, "decoder": 114}
     with pytest.raises(UserError, match=r"num_sentinels=100 is too small: .*data.seq_len=4096 tokens has up to 205"):
-        SpanCorruptionConfig(seq_len=4096)
+        SpanCorruption(seq_len=4096)
 
 
 @pytest.mark.long
 def test_every_division_into_spans_is_as_likely(vocabulary: Vocabulary, many: Callable) -> None:
-    config, count = SpanCorruptionConfig(noise_density=0.5, mean_span=2.0, seq_len=12, num_sentinels=16), 6000
+    config, count = SpanCorruption(noise_density=0.5, mean_span=2.0, seq_len=12, num_sentinels=16), 6000
     batch = many(text(*range(10, 20)), count)
     spans = np.asarray(jit(lambda: random_spans(config, tokens_of(batch, vocabulary), vocabulary))())[:, 1:-1]
     counted = Counter(map(tuple, spans.tolist()))
@@ -185,7 +184,7 @@ def reference_infilling(draw: np.random.Generator, length: int, rate: float, mea
 @pytest.mark.long
 def test_infilling_has_the_statistics_of_fairseq(vocabulary: Vocabulary, many: Callable) -> None:
     length, count = 40, 3000
-    objective = Infilling(InfillingConfig(permute_sentences=False), MODEL, vocabulary)
+    objective = Infilling(permute_sentences=False).build_towers(MODEL, vocabulary)
     batch = many(text(*range(10, 10 + length)), count)
     result = examples_of(jax.device_get(jit(objective.corrupt)(batch, jax.random.key(3), ZERO)))
     ours = [[0 if token == MASK else token - 9 for token in each[1:-1]] for each in result]
@@ -226,7 +225,7 @@ def test_the_target_is_the_text_and_sentences_are_permuted(vocabulary: Vocabular
     orders = {(CLS, *itertools.chain(*order), SEP) for order in itertools.permutations(parts)}
     assert set(counted) == orders and max(counted.values()) < 1.2 * 2400 / len(orders)
     model = EncoderDecoderConfig.symmetric(TOWER, decoder_start_token_id=SEP)
-    batch = Infilling(InfillingConfig(), model, vocabulary).corrupt(batch, jax.random.key(0), ZERO)
+    batch = Infilling().build_towers(model, vocabulary).corrupt(batch, jax.random.key(0), ZERO)
     assert examples_of(batch, "target")[0] == text(*itertools.chain(*sentences)).tolist()
     assert np.asarray(batch["decoder_input_ids"])[0, :3].tolist() == [SEP, CLS, 10]
 
@@ -247,7 +246,7 @@ def test_tsdae_deletes_words_and_never_all(vocabulary: Vocabulary, many: Callabl
 
 @pytest.mark.long
 def test_the_decoder_of_tsdae_sees_one_vector(vocabulary: Vocabulary, pack: Callable) -> None:
-    objective = Tsdae(TsdaeConfig(), EncoderDecoderConfig.symmetric(TOWER, "all"), vocabulary)
+    objective = Tsdae().build_towers(EncoderDecoderConfig.symmetric(TOWER, "all"), vocabulary)
     packed = jax.tree.map(jnp.asarray, pack([[text(10, 11, 12), text(13, 14)]], S, [[0, 1]]))
     batch = objective.corrupt(packed, jax.random.key(0), ZERO)
     assert examples_of(batch, "target") == [[10, 11, 12, SEP], [13, 14, SEP]]

@@ -14,8 +14,6 @@ import optax
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.distillation import DistillationConfig
-from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind, init_params
 from bertjax.objectives.base import Network, StepInputs
@@ -28,6 +26,7 @@ from bertjax.objectives.distillation.losses import (
     relation_heads,
 )
 from bertjax.objectives.distillation.objective import Distillation
+from bertjax.objectives.masking.settings import Masking
 from bertjax.training.state import new_state
 from bertjax.training.step import train_step
 from bertjax.types import Params, Sum, Vocabulary
@@ -50,9 +49,10 @@ TEACHER = Network(
     dataclasses.replace(STUDENT, num_layers=4, intermediate_size=40, hidden_dropout=0.4), ("pooler", "mlm", "pair")
 )
 NARROW = dataclasses.replace(STUDENT, hidden_size=18, num_layers=1)
-MASKING = MaskingConfig(max_predictions=8, mask_rate=0.3)
-EVERYTHING = DistillationConfig(
+MASKING = Masking(max_predictions=8, mask_rate=0.3)
+EVERYTHING = Distillation(
     MASKING,
+    seq_len=S,
     relations_weight=1.0,
     relations=("attention", "qq", "kv", "vv"),
     relation_heads=2,
@@ -64,14 +64,15 @@ EVERYTHING = DistillationConfig(
 
 @pytest.fixture(scope="module")
 def objective(vocabulary: Vocabulary) -> Distillation:
-    return Distillation(EVERYTHING, STUDENT, TEACHER, vocabulary)
+    return EVERYTHING.build({"model": STUDENT}, vocabulary, TEACHER)
 
 
 @pytest.fixture(scope="module")
 def narrow(vocabulary: Vocabulary) -> Distillation:
     """TinyBERT's losses alone, on unmasked text, widths 18 and 24."""
-    config = DistillationConfig(
+    config = Distillation(
         MASKING,
+        seq_len=S,
         mask_inputs=False,
         kd_weight=0.0,
         mlm_weight=0.0,
@@ -79,7 +80,7 @@ def narrow(vocabulary: Vocabulary) -> Distillation:
         hidden_states_weight=1.0,
         attention_weight=1.0,
     )
-    return Distillation(config, NARROW, TEACHER, vocabulary)
+    return config.build({"model": NARROW}, vocabulary, TEACHER)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ class Parts:
         self.visible = (segments[:, :, None] == segments[:, None]) & self.real[:, None] & self.real[:, :, None]
         self.sides = []
         network_params = objective.network_params(params, "model"), objective.frozen(teacher_params)["teacher"]
-        for network, part in zip((objective.networks["model"], objective.teacher), network_params, strict=True):
+        for network, part in zip((objective.networks["model"], objective.teacher_network), network_params, strict=True):
             encoded, logits = run(network, part)
             tensors = {name: torch.tensor(np.array(value)) for name, value in encoded.attention_tensors.items()}
             tensors["states"] = torch.tensor(np.array(encoded.hidden_states))
@@ -180,8 +181,10 @@ def test_distilberts_losses_are_those_of_the_original(parts: Parts, batch: dict,
 def test_soft_targets_at_masked_words_alone(
     vocabulary: Vocabulary, loss_of: Callable, parts: Parts, params: Params, batch: dict
 ) -> None:
-    config = DistillationConfig(MASKING, kd_positions="masked", kd_temperature=0.5, mlm_weight=0.0, cosine_weight=0.0)
-    objective = Distillation(config, STUDENT, TEACHER, vocabulary)
+    config = Distillation(
+        MASKING, seq_len=S, kd_positions="masked", kd_temperature=0.5, mlm_weight=0.0, cosine_weight=0.0
+    )
+    objective = config.build({"model": STUDENT}, vocabulary, TEACHER)
     assert objective.loss_weights == {"kd": 5.0}
     result = loss_of(objective)(params, batch)
     rows, slots = np.nonzero(np.asarray(batch["masked_weights"]))
@@ -267,7 +270,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(
     vocabulary: Vocabulary, teacher_params: Params, batch: dict
 ) -> None:
     config = dataclasses.replace(EVERYTHING, mlm_weight=0.0, relation_layer=None)
-    twin = Distillation(config, dataclasses.replace(TEACHER.config, hidden_dropout=0.0), TEACHER, vocabulary)
+    twin = config.build({"model": dataclasses.replace(TEACHER.config, hidden_dropout=0.0)}, vocabulary, TEACHER)
     frozen = twin.frozen(teacher_params)
 
     def total(network_params: Params) -> tuple[jax.Array, dict]:
@@ -433,7 +436,7 @@ def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -
 )
 def test_pairs_that_do_not_fit_are_refused(changes: dict, student: dict, message: str) -> None:
     losses = {} if not changes else {"cosine_weight": 0.0}
-    config = DistillationConfig(MASKING, **losses, **changes, seq_len=S)
+    config = Distillation(MASKING, **losses, **changes, seq_len=S)
     with pytest.raises(UserError, match=message):
         config.check_teacher(dataclasses.replace(STUDENT, **student), TEACHER.config, TEACHER.heads)
 
@@ -448,8 +451,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         ({"mask_inputs": False}, "mask_inputs=false leaves no token"),
     ):
         with pytest.raises(UserError, match=message):
-            DistillationConfig(MASKING, **changes)
-    config = DistillationConfig(MASKING, teacher_layers=(0, 1, 2), seq_len=S)
+            Distillation(MASKING, **changes)
+    config = Distillation(MASKING, teacher_layers=(0, 1, 2), seq_len=S)
     with pytest.raises(UserError, match=r"names 3 layers, but the student has model\.num_layers=2"):
         config.check_model(STUDENT)
     with pytest.raises(UserError, match=r"needs data\.example_format to be one of block"):

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 from bertjax.types import Params, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
@@ -25,7 +24,7 @@ NOTHING = StepInputs(frozen={}, carry={})
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
+def objective(vocabulary: Vocabulary) -> Mlm:
     model = EncoderConfig(
         family="deberta-v2",
         vocab_size=200,
@@ -46,11 +45,11 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         enhanced_decoder=True,
         classifier_dense="own",
     )
-    return MaskedLanguageModel(MlmConfig(MaskingConfig(max_predictions=16)), model, vocabulary)
+    return Mlm(Masking(max_predictions=16)).build({"model": model}, vocabulary)
 
 
 @pytest.fixture(scope="module")
-def params(objective: MaskedLanguageModel) -> Params:
+def params(objective: Mlm) -> Params:
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
@@ -65,7 +64,7 @@ def batch(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def corrupt(objective: MaskedLanguageModel) -> Callable:
+def corrupt(objective: Mlm) -> Callable:
     return jit(objective.corrupt)
 
 
@@ -75,7 +74,7 @@ def hidden(corrupt: Callable, batch: dict) -> dict[str, jax.Array]:
 
 
 @pytest.fixture(scope="module")
-def gradient(objective: MaskedLanguageModel) -> Callable[[Params, dict], tuple[jax.Array, Params]]:
+def gradient(objective: Mlm) -> Callable[[Params, dict], tuple[jax.Array, Params]]:
     """Returns the gradient of the summed loss, without dropout."""
 
     def loss(params: Params, batch: dict[str, Any]) -> jax.Array:
@@ -85,9 +84,7 @@ def gradient(objective: MaskedLanguageModel) -> Callable[[Params, dict], tuple[j
 
 
 @pytest.mark.long
-def test_the_loss_is_read_from_the_decoder(
-    objective: MaskedLanguageModel, params: Params, hidden: dict, gradient: Callable
-) -> None:
+def test_the_loss_is_read_from_the_decoder(objective: Mlm, params: Params, hidden: dict, gradient: Callable) -> None:
     @jit
     def everywhere(params: Params) -> jax.Array:
         model = bind(objective.model, objective.heads, params)
@@ -118,7 +115,7 @@ def test_no_masked_position_reads_its_own_answer(
 
 
 @pytest.mark.long
-def test_dropout_in_the_decoder_follows_the_key(objective: MaskedLanguageModel, params: Params, hidden: dict) -> None:
+def test_dropout_in_the_decoder_follows_the_key(objective: Mlm, params: Params, hidden: dict) -> None:
     @jit
     def value(key: jax.Array) -> jax.Array:
         return objective.loss(params, NOTHING, hidden, key, True)[0]["mlm"].value

@@ -27,11 +27,10 @@ from masking_lab import (
 )
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.objectives.masking.corrupt import mask_tokens, selected_positions
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.tokens import ORDER
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.mlm import Mlm
 from bertjax.types import Vocabulary
 
 B, S, M = 8, 128, 60
@@ -43,11 +42,11 @@ def mask_batch(vocabulary: Vocabulary) -> MaskBatch:
     """`mask_batch(batch, seed, mask_unit=...)` on numpy arrays; compiled once for every config and shape."""
 
     @functools.cache
-    def compiled(config: MaskingConfig) -> Callable:
+    def compiled(config: Masking) -> Callable:
         return jit(lambda batch, keys: mask_tokens(batch, keys, config, vocabulary, M))
 
     def run(batch: dict, seed: int = 0, **changes) -> dict[str, np.ndarray]:
-        return jax.device_get(compiled(MaskingConfig(**changes))(batch, keys_of(batch, seed)))
+        return jax.device_get(compiled(Masking(**changes))(batch, keys_of(batch, seed)))
 
     return run
 
@@ -110,14 +109,14 @@ def test_the_whole_word_rule_holds_for_long_words(pack: Callable, example: Calla
     rng = np.random.default_rng(0)
     other = Vocabulary(**{**vars(vocabulary), "starts_word": rng.random(200) < 0.2})
     batch = pack([[example(rng, S)] for _ in range(64)], S, [[row] for row in range(64)])
-    hidden = jit(lambda batch, keys: mask_tokens(batch, keys, MaskingConfig(mask_unit="whole_word"), other, M))(
+    hidden = jit(lambda batch, keys: mask_tokens(batch, keys, Masking(mask_unit="whole_word"), other, M))(
         batch, keys_of(batch, 0)
     )
     np.testing.assert_array_equal(chosen_of(jax.device_get(hidden)), expected_choice(batch, 0, other, "whole_word"))
 
 
 def test_budgets_are_the_authors() -> None:
-    result = num_predictions_by_length(MaskingConfig(max_predictions=100), 512)
+    result = num_predictions_by_length(Masking(max_predictions=100), 512)
     assert (result[128], result[512]) == (19, 77)
     assert (result[0], result[1], result[3]) == (0, 1, 1)
     assert (result[10], result[30], result[50], result[70]) == (
@@ -126,7 +125,7 @@ def test_budgets_are_the_authors() -> None:
         8,
         10,
     )  # Python rounds 1.5, 4.5, 7.5 and 10.5 to even
-    assert num_predictions_by_length(MaskingConfig(max_predictions=20), 512).max() == 20
+    assert num_predictions_by_length(Masking(max_predictions=20), 512).max() == 20
     assert result.dtype == np.int32 and result.shape == (513,)
 
 
@@ -134,7 +133,7 @@ def test_the_budget_is_spent_and_never_overdrawn(
     mask_batch: MaskBatch, batches: Callable, vocabulary: Vocabulary
 ) -> None:
     batch = batches(5, packed=True)
-    allowed = num_predictions_by_length(MaskingConfig(), S)
+    allowed = num_predictions_by_length(Masking(), S)
     for unit in ("token", "whole_word"):
         chosen = chosen_of(mask_batch(batch, mask_unit=unit))
         for row, segments in enumerate(batch["segment_ids"]):
@@ -265,8 +264,8 @@ def test_gather_chosen_takes_the_first_ones() -> None:
 def test_dynamic_masks_follow_the_cursor_and_static_ones_the_draw(
     vocabulary: Vocabulary, batches: Callable, dynamic: bool
 ) -> None:
-    config = MlmConfig(MaskingConfig(dynamic=dynamic))
-    objective = MaskedLanguageModel(config, EncoderConfig(vocab_size=200, padded_vocab_size=256), vocabulary)
+    config = Mlm(Masking(dynamic=dynamic))
+    objective = config.build({"model": EncoderConfig(vocab_size=200, padded_vocab_size=256)}, vocabulary)
     corrupt = jit(objective.corrupt)
     batch = batches(0, packed=True)
 

@@ -22,9 +22,10 @@ from masking_lab import (
     words_of,
 )
 
-from bertjax.config.objectives.masking import MaskingConfig, default_max_predictions
-from bertjax.config.overrides import load_config
-from bertjax.config.parse import check
+from bertjax.config.fields import Reader
+from bertjax.config.overrides import load_config, values_of
+from bertjax.experiment.config import parse as check
+from bertjax.objectives.masking.settings import Masking, default_max_predictions
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -63,7 +64,7 @@ ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate
 def test_every_family_hides_as_its_authors(spec: str, most: int, expected: dict) -> None:
     cfg = load_config(f"{CONFIGS}/{spec}")
     check(cfg)
-    config = MaskingConfig.from_config(cfg)
+    config = Reader(values_of(cfg), cfg)(Masking)
     assert {name: getattr(config, name) for name in expected} == expected
     assert config.predictions_limit == most
 
@@ -329,7 +330,5 @@ def test_a_text_of_specials_alone_hides_nothing(twins: Vocabulary, pack: Callabl
 
 
 def test_every_unit_has_a_default_that_is_berts() -> None:
-    assert MaskingConfig() == MaskingConfig(
-        mask_unit="token", mask_rate=0.15, mask_token_rate=0.8, random_token_rate=0.1
-    )
-    assert MaskingConfig().mask_rounding == "round" and not MaskingConfig().allow_mask_special
+    assert Masking() == Masking(mask_unit="token", mask_rate=0.15, mask_token_rate=0.8, random_token_rate=0.1)
+    assert Masking().mask_rounding == "round" and not Masking().allow_mask_special

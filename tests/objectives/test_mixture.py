@@ -12,14 +12,13 @@ import pytest
 
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.clm import ClmConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mixture import Member, MixtureConfig, parse_members
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs, encoder_inputs
-from bertjax.objectives.mixture import MixtureOfObjectives, member_batch
+from bertjax.objectives.clm import Clm
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mixture import Member, ObjectiveMixture, member_batch, parse_members
+from bertjax.objectives.mlm import Mlm
 from bertjax.training.flops import flops_per_token, training_flops
 from bertjax.training.sharding import make_mesh, put_batch
 from bertjax.types import Params, Vocabulary
@@ -27,11 +26,11 @@ from bertjax.types import Params, Vocabulary
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 S, ROWS = 24, 8
 NOTHING = StepInputs(frozen={}, carry={})
-MLM = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=10), masked_next_token=True)
+MLM = Mlm(Masking(mask_rate=0.3, max_predictions=10), masked_next_token=True)
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> MixtureOfObjectives:
+def objective(vocabulary: Vocabulary) -> ObjectiveMixture:
     model = EncoderConfig(
         vocab_size=200,
         padded_vocab_size=256,
@@ -43,12 +42,12 @@ def objective(vocabulary: Vocabulary) -> MixtureOfObjectives:
         hidden_dropout=0.0,
         attention_dropout=0.0,
     )
-    members = (Member("mlm", 0.75, MLM), Member("clm", 0.25, ClmConfig()))
-    return MixtureOfObjectives(MixtureConfig(members), model, vocabulary)
+    members = (Member("mlm", 0.75, MLM), Member("clm", 0.25, Clm()))
+    return ObjectiveMixture(members).build({"model": model}, vocabulary)
 
 
 @pytest.fixture(scope="module")
-def params(objective: MixtureOfObjectives) -> Params:
+def params(objective: ObjectiveMixture) -> Params:
     rng = np.random.default_rng(0)
     fresh = jit(objective.init)(jax.random.key(0))
     return jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(0.0, 0.1, leaf.shape), leaf.dtype), fresh)
@@ -63,16 +62,16 @@ def rows(pack: Callable) -> dict[str, jax.Array]:
 
 
 @pytest.fixture(scope="module")
-def batch(objective: MixtureOfObjectives, rows: dict) -> dict[str, jax.Array]:
+def batch(objective: ObjectiveMixture, rows: dict) -> dict[str, jax.Array]:
     return dict(jit(objective.corrupt)(rows, jax.random.key(0), jnp.int32(0)))
 
 
 @pytest.fixture(scope="module")
-def loss(objective: MixtureOfObjectives) -> Callable:
+def loss(objective: ObjectiveMixture) -> Callable:
     return jit(lambda params, batch: objective.loss(params, NOTHING, batch, jax.random.key(0), train=False)[0])
 
 
-def test_every_row_has_one_objective(objective: MixtureOfObjectives, rows: dict, batch: dict) -> None:
+def test_every_row_has_one_objective(objective: ObjectiveMixture, rows: dict, batch: dict) -> None:
     hidden, plain = member_batch(batch, "mlm"), member_batch(batch, "clm")
     assert len(hidden["input_ids"]) == 6 and len(plain["input_ids"]) == 2
     np.testing.assert_array_equal(hidden["original_ids"], rows["input_ids"][:6])
@@ -81,12 +80,12 @@ def test_every_row_has_one_objective(objective: MixtureOfObjectives, rows: dict,
 
 
 def test_the_loss_is_that_of_the_members(
-    objective: MixtureOfObjectives, params: Params, batch: dict, loss: Callable
+    objective: ObjectiveMixture, params: Params, batch: dict, loss: Callable
 ) -> None:
     assert objective.loss_weights == {"mlm": 0.75, "clm": 0.25}
     sums = loss(params, batch)
     assert "mlm_unigram_loss" in sums and "clm_unigram_loss" in sums
-    for name, member in objective.members.items():
+    for name, member in objective.by_name.items():
         alone, _ = jit(lambda p, b, m=member: m.loss(p, NOTHING, b, jax.random.key(0), train=False))(
             params, member_batch(batch, name)
         )
@@ -94,7 +93,7 @@ def test_the_loss_is_that_of_the_members(
         assert float(sums[name].count) == float(objective.counts(batch)[name])
 
 
-def test_causal_rows_see_one_side_and_masked_rows_both(objective: MixtureOfObjectives, params: Params) -> None:
+def test_causal_rows_see_one_side_and_masked_rows_both(objective: ObjectiveMixture, params: Params) -> None:
     ids = jnp.asarray(np.random.default_rng(3).integers(6, 200, (1, S)), jnp.int32)
     where = {
         "segment_ids": jnp.ones((1, S), jnp.int32),
@@ -102,7 +101,7 @@ def test_causal_rows_see_one_side_and_masked_rows_both(objective: MixtureOfObjec
         "token_type_ids": jnp.zeros((1, S), jnp.int32),
     }
     changed = {}
-    for name, member in objective.members.items():
+    for name, member in objective.by_name.items():
         encode = jit(lambda x, m=member: bind(m.model, m.heads, params).encode(x, **where).last_hidden_state)
         moved = np.abs(np.asarray(encode(ids) - encode(ids.at[0, 10].set(7))))[0].max(-1) > 0
         changed[name] = moved
@@ -112,14 +111,14 @@ def test_causal_rows_see_one_side_and_masked_rows_both(objective: MixtureOfObjec
 
 @pytest.mark.long
 def test_a_hidden_word_is_predicted_from_the_state_before_it(
-    objective: MixtureOfObjectives, params: Params, batch: dict
+    objective: ObjectiveMixture, params: Params, batch: dict
 ) -> None:
-    member_rows, member = member_batch(batch, "mlm"), objective.members["mlm"]
+    member_rows, member = member_batch(batch, "mlm"), objective.by_name["mlm"]
     there = np.asarray(member_rows["masked_weights"]) > 0
     assert there.sum() > 20
     positions, states = np.asarray(member_rows["masked_positions"]), np.asarray(member_rows["prediction_positions"])
     assert (states[there] == positions[there] - 1).all()
-    model = bind(member.model, member.heads, params)
+    model = bind(member.model, member.networks["model"].heads, params)
     hidden = jit(lambda b: model.encode(**b).last_hidden_state)(encoder_inputs(member_rows))
     logits = np.asarray(model.mlm_logits(hidden), np.float64)
     rows, columns = np.nonzero(there)
@@ -133,16 +132,16 @@ def test_a_hidden_word_is_predicted_from_the_state_before_it(
 
 @pytest.mark.long
 def test_the_first_token_of_an_example_has_no_state_before_it(
-    vocabulary: Vocabulary, objective: MixtureOfObjectives, pack: Callable
+    vocabulary: Vocabulary, objective: ObjectiveMixture, pack: Callable
 ) -> None:
-    everything = MaskingConfig(mask_rate=1.0, max_predictions=S, allow_mask_special=True, mask_rounding="bernoulli")
-    config = MixtureConfig(
+    everything = Masking(mask_rate=1.0, max_predictions=S, allow_mask_special=True, mask_rounding="bernoulli")
+    config = ObjectiveMixture(
         (
-            Member("mlm", 0.5, MlmConfig(everything, masked_next_token=True)),
-            Member("clm", 0.5, ClmConfig()),
+            Member("mlm", 0.5, Mlm(everything, masked_next_token=True)),
+            Member("clm", 0.5, Clm()),
         )
     )
-    other = MixtureOfObjectives(config, objective.networks["model"].config, vocabulary)
+    other = config.build({"model": objective.networks["model"].config}, vocabulary)
     ids = np.arange(10, 16)
     packed = pack([[ids, ids], [ids]], S, [[1, 2], [3]])
     out = member_batch(
@@ -153,7 +152,7 @@ def test_the_first_token_of_an_example_has_no_state_before_it(
 
 
 @pytest.mark.long
-def test_nothing_to_predict_gives_no_gradient(objective: MixtureOfObjectives, params: Params, batch: dict) -> None:
+def test_nothing_to_predict_gives_no_gradient(objective: ObjectiveMixture, params: Params, batch: dict) -> None:
     empty = {name: value * 0 if name.endswith("_weights") else value for name, value in batch.items()}
 
     def total(params: Params) -> jax.Array:
@@ -167,7 +166,7 @@ def test_nothing_to_predict_gives_no_gradient(objective: MixtureOfObjectives, pa
 
 @pytest.mark.long
 def test_unequal_shares_of_eight_devices_change_nothing(
-    objective: MixtureOfObjectives, params: Params, rows: dict, batch: dict, loss: Callable
+    objective: ObjectiveMixture, params: Params, rows: dict, batch: dict, loss: Callable
 ) -> None:
     """Six rows and two on eight devices: the compiler pads the rest."""
     alone, mesh = loss(params, batch), make_mesh(MeshConfig(8, 1, 1))
@@ -181,7 +180,7 @@ def test_unequal_shares_of_eight_devices_change_nothing(
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), result, alone)
 
 
-def test_flops_are_those_of_the_shares(objective: MixtureOfObjectives) -> None:
+def test_flops_are_those_of_the_shares(objective: ObjectiveMixture) -> None:
     model = objective.networks["model"].config
     expected = 0.75 * flops_per_token(model, 0.3, S) + 0.25 * flops_per_token(model, 1.0, S)
     np.testing.assert_allclose(training_flops(objective, S), expected)
@@ -189,17 +188,15 @@ def test_flops_are_those_of_the_shares(objective: MixtureOfObjectives) -> None:
 
 def test_shares_become_rows() -> None:
     def rows(batch_size: int, *texts: str) -> list[int]:
-        members = tuple(
-            Member(name, share, MLM if name == "mlm" else ClmConfig()) for name, share in parse_members(texts)
-        )
-        return MixtureConfig(members).batch_sizes(batch_size)
+        members = tuple(Member(name, share, MLM if name == "mlm" else Clm()) for name, share in parse_members(texts))
+        return ObjectiveMixture(members).batch_sizes(batch_size)
 
     assert rows(256, "mlm@15", "clm@1") == [240, 16]
     assert rows(8, "clm@1", "mlm@15") == [1, 7]
     with pytest.raises(
         UserError, match=r"gives mlm 240 of train\.batch_size=256 sequences, which train\.microbatches=32 "
     ):
-        MixtureConfig((Member("mlm", 0.9375, MLM), Member("clm", 0.0625, ClmConfig()))).check_batch_size(
+        ObjectiveMixture((Member("mlm", 0.9375, MLM), Member("clm", 0.0625, Clm()))).check_batch_size(
             "train.batch_size", 256, 32
         )
 
@@ -212,4 +209,4 @@ def test_what_is_no_mixture_is_refused(text: str) -> None:
 
 def test_a_mixture_of_one_is_refused() -> None:
     with pytest.raises(UserError, match="two objectives or more"):
-        MixtureConfig((Member("mlm", 1.0, MLM),))
+        ObjectiveMixture((Member("mlm", 1.0, MLM),))

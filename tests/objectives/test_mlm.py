@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind
 from bertjax.objectives import vocab_loss
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 from bertjax.objectives.sentence_pairs import sentence_pair_sums
-from bertjax.objectives.vocab_loss import vocab_loss_sums
+from bertjax.objectives.vocab_loss import unigram_nll, vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
@@ -34,7 +33,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
+def objective(vocabulary: Vocabulary) -> Mlm:
     model = EncoderConfig(
         vocab_size=200,
         padded_vocab_size=256,
@@ -46,13 +45,13 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         hidden_dropout=0.1,
         attention_dropout=0.1,
     )
-    return MaskedLanguageModel(
-        MlmConfig(MaskingConfig(max_predictions=16), mlm_weight=0.7, example_format="nsp_pairs"), model, vocabulary
+    return Mlm(Masking(max_predictions=16), mlm_weight=0.7, example_format="nsp_pairs").build(
+        {"model": model}, vocabulary
     )
 
 
 @pytest.fixture(scope="module")
-def params(objective: MaskedLanguageModel) -> Params:
+def params(objective: Mlm) -> Params:
     fresh = jit(objective.init)(jax.random.key(0))
     assert objective.init_carry(4) == NOTHING.carry
     rng = np.random.default_rng(0)
@@ -69,7 +68,7 @@ def batch(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def corrupt(objective: MaskedLanguageModel) -> Callable:
+def corrupt(objective: Mlm) -> Callable:
     return jit(objective.corrupt)
 
 
@@ -79,7 +78,7 @@ def hidden(corrupt: Callable, batch: dict) -> dict[str, jax.Array]:
 
 
 @pytest.fixture(scope="module")
-def loss(objective: MaskedLanguageModel) -> Callable[..., dict[str, Sum]]:
+def loss(objective: Mlm) -> Callable[..., dict[str, Sum]]:
     """Returns evaluation sums, jitted once."""
     return jit(lambda params, batch: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])
 
@@ -90,7 +89,7 @@ def sums(loss: Callable, params: Params, hidden: dict) -> dict[str, Sum]:
 
 
 def test_sums_are_those_of_plain_arithmetic(
-    objective: MaskedLanguageModel, params: Params, hidden: dict, sums: dict[str, Sum], vocabulary: Vocabulary
+    objective: Mlm, params: Params, hidden: dict, sums: dict[str, Sum], vocabulary: Vocabulary
 ) -> None:
     @jit
     def everywhere(params: Params) -> tuple[Any, Any]:
@@ -122,7 +121,7 @@ def test_sums_are_those_of_plain_arithmetic(
         assert sums[name].count == (6 if name.startswith("pair") else predictions)
 
 
-def test_counts_are_known_before_the_loss(objective: MaskedLanguageModel, hidden: dict, sums: dict[str, Sum]) -> None:
+def test_counts_are_known_before_the_loss(objective: Mlm, hidden: dict, sums: dict[str, Sum]) -> None:
     assert objective.loss_weights == {"mlm": 0.7, "pair": 1.0}
     counts = objective.counts(hidden)
     assert {name: float(count) for name, count in counts.items()} == {name: sums[name].count for name in counts}
@@ -130,9 +129,9 @@ def test_counts_are_known_before_the_loss(objective: MaskedLanguageModel, hidden
 
 
 def test_without_a_pair_loss_there_is_neither_pooler_nor_pair_head(
-    objective: MaskedLanguageModel, vocabulary: Vocabulary, hidden: dict
+    objective: Mlm, vocabulary: Vocabulary, hidden: dict
 ) -> None:
-    alone = MaskedLanguageModel(MlmConfig(MaskingConfig()), objective.model, vocabulary)
+    alone = Mlm(Masking()).build({"model": objective.model}, vocabulary)
     assert set(jax.eval_shape(alone.init, jax.random.key(0))) == {"encoder", "mlm_head"}
     assert set(jax.eval_shape(objective.init, jax.random.key(0))) == {"encoder", "mlm_head", "pooler", "pair_head"}
     assert alone.loss_weights == {"mlm": 1.0} and set(alone.counts(hidden)) == {"mlm"}
@@ -163,7 +162,7 @@ def test_no_masked_position_reads_its_own_answer(
     np.testing.assert_array_equal(loss(params, scrambled)["mlm"].value, loss(params, hidden)["mlm"].value)
 
 
-def test_dropout_only_in_training(objective: MaskedLanguageModel, params: Params, hidden: dict) -> None:
+def test_dropout_only_in_training(objective: Mlm, params: Params, hidden: dict) -> None:
     @jit
     def values(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return tuple(objective.loss(params, NOTHING, hidden, key, train)[0]["mlm"].value for train in (True, False))
@@ -196,6 +195,9 @@ def test_pair_sums_count_only_the_examples_that_are_there() -> None:
     assert (float(sums["pair"].count), float(sums["pair_accuracy"].value)) == (3.0, 2.0)
 
 
-def test_the_unigram_baseline_is_a_distribution(objective: MaskedLanguageModel, vocabulary: Vocabulary) -> None:
-    np.testing.assert_allclose(np.exp(-objective.unigram_nll.astype(np.float64)).sum(), 1.0, rtol=1e-6)
-    assert np.isfinite(objective.unigram_nll).all() and objective.unigram_nll.argmin() == vocabulary.counts.argmax()
+def test_the_unigram_baseline_is_a_distribution(objective: Mlm, vocabulary: Vocabulary) -> None:
+    np.testing.assert_allclose(np.exp(-unigram_nll(objective.vocabulary).astype(np.float64)).sum(), 1.0, rtol=1e-6)
+    assert (
+        np.isfinite(unigram_nll(objective.vocabulary)).all()
+        and unigram_nll(objective.vocabulary).argmin() == vocabulary.counts.argmax()
+    )

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.config.objectives.rtd import RtdConfig
 from bertjax.errors import UserError
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
+from bertjax.objectives.rtd.objective import Rtd
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ from bertjax.errors import UserError
 )
 def test_masking_that_makes_no_sense_is_refused(changes: dict, words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
-        MaskingConfig(**changes)
+        Masking(**changes)
 
 
 def test_shares_may_fill_everything() -> None:
-    MaskingConfig(mask_rate=1.0, mask_token_rate=0.9, random_token_rate=0.1)
+    Masking(mask_rate=1.0, mask_token_rate=0.9, random_token_rate=0.1)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_shares_may_fill_everything() -> None:
 )
 def test_an_objective_that_makes_no_sense_is_refused(changes: dict, words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
-        MlmConfig(MaskingConfig(), **changes)
+        Mlm(Masking(), **changes)
 
 
-@pytest.mark.parametrize("objective", [MlmConfig, RtdConfig])
-def test_pairs_are_classified_where_the_text_comes_in_pairs(objective: type[MlmConfig | RtdConfig]) -> None:
+@pytest.mark.parametrize("objective", [Mlm, Rtd])
+def test_pairs_are_classified_where_the_text_comes_in_pairs(objective: type[Mlm | Rtd]) -> None:
     def summary(**values: Any) -> str:
-        return objective(MaskingConfig(), **values).summary
+        return objective(Masking(), **values).summary
 
     assert "prediction" not in summary() + summary(example_format="sop_pairs", pair_weight=0.0)
     assert "and next-sentence prediction (" in summary(example_format="nsp_pairs")
     assert "and sentence-order prediction (" in summary(example_format="sop_pairs")
     with pytest.raises(UserError, match=r"needs data.example_format to be one of block, .*sop_pairs, not 'stream'"):
-        objective(MaskingConfig()).check_example_format("stream")
+        objective(Masking()).check_example_format("stream")

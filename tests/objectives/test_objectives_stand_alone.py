@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 
-from bertjax.config import parse
 from bertjax.config.defaults import base_config
 from bertjax.config.extensions import OBJECTIVES as OBJECTIVES_REGISTRY
 from bertjax.config.extensions import TASK_KINDS
-from bertjax.config.objectives import OBJECTIVES, loss_titles, objective_class, objective_config
-from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.objectives import OBJECTIVES, loss_titles, objective_class
 from bertjax.config.overrides import apply_overrides
 from bertjax.errors import UserError
 from bertjax.experiment import build
+from bertjax.experiment.config import parse, read_objective
 from bertjax.models.model import HEADS
 from bertjax.objectives.base import Objective
-from bertjax.objectives.clm import CausalLanguageModel
+from bertjax.objectives.clm import Clm
 from bertjax.types import Vocabulary
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +62,7 @@ def test_a_comparison_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_says_what_others_ask(name: str) -> None:
     config = objective_class(name)
-    assert config.title and config.objective_class.startswith("bertjax.") and config.example_formats
+    assert config.title and config.example_formats
     assert config.group == "task" or config.group == f"objective.{name}"
 
 
@@ -87,20 +86,16 @@ def test_unknown_names_are_refused_with_a_suggestion() -> None:
 
 def test_an_objective_of_another_package(monkeypatch: pytest.MonkeyPatch, vocabulary: Vocabulary) -> None:
     @dataclasses.dataclass(frozen=True)
-    class OtherConfig(ClmConfig):
+    class Other(Clm):
         title = "next tokens, elsewhere"
-        objective_class = "elsewhere:Other"
-
-    class Other(CausalLanguageModel):
-        pass
 
     module: Any = types.ModuleType("elsewhere")
-    module.OtherConfig, module.Other = OtherConfig, Other
+    module.Other = Other
     monkeypatch.setitem(sys.modules, "elsewhere", module)
     cfg = base_config()
-    keys = ["objective.name=elsewhere:OtherConfig", "data.example_format=block", "model.causal=true"]
+    keys = ["objective.name=elsewhere:Other", "data.example_format=block", "model.causal=true"]
     apply_overrides(cfg, [f"--config.{key}" for key in keys])
-    parse.check(cfg)
-    assert objective_config(cfg).summary == "next tokens, elsewhere"
-    made: Objective = build.make_objective(cfg, vocabulary)
+    parse(cfg)
+    assert read_objective(cfg).summary == "next tokens, elsewhere"
+    made: Objective = build.make_objective(parse(cfg), vocabulary)
     assert type(made) is Other

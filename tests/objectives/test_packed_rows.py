@@ -12,12 +12,12 @@ import pytest
 from masking_lab import num_predictions_by_length
 from recipes_lab import CONFIGS, MOST, epoch_of, objective_of
 
-from bertjax.config import parse
-from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.overrides import load_config
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.masking.num_predictions import max_sequence_predictions
+from bertjax.objectives.masking.settings import Masking
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
@@ -83,7 +83,7 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(recipe: str, vocab
 @pytest.mark.parametrize("rate", [0.15, 0.4])
 @pytest.mark.parametrize("seq_len", [64, 128, 512])
 def test_rows_have_slots_for_all_predictions_and_few_more(rate: float, seq_len: int) -> None:
-    config = MaskingConfig(mask_rate=rate, max_predictions=round(rate * seq_len))
+    config = Masking(mask_rate=rate, max_predictions=round(rate * seq_len))
     table, rng, most = num_predictions_by_length(config, seq_len), np.random.default_rng(0), 8
     capacity = max_sequence_predictions(config, seq_len, most)
     for _ in range(300):
@@ -96,9 +96,9 @@ def test_rows_have_slots_for_all_predictions_and_few_more(rate: float, seq_len: 
 
 @pytest.mark.parametrize("count", ["random", "ceil", "bernoulli"])
 def test_the_number_of_slots_grows_with_the_examples_by_one_at_most(count: str) -> None:
-    config = MaskingConfig(mask_rate=0.15, mask_rounding=count, max_predictions=120)
+    config = Masking(mask_rate=0.15, mask_rounding=count, max_predictions=120)
     assert max_sequence_predictions(config, 512, 16) <= 120 + 16
-    assert max_sequence_predictions(MaskingConfig(mask_rounding=count, max_predictions=2), 512, 16) == 32
+    assert max_sequence_predictions(Masking(mask_rounding=count, max_predictions=2), 512, 16) == 32
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_what_cannot_be_packed_is_refused_with_the_reason(recipe: str, form: str
     cfg = load_config(f"{CONFIGS / recipe}.py:smoke")
     cfg.data.packing, cfg.data.example_format, cfg.model.bi_data = "best_fit", form, form != "block"
     with pytest.raises(UserError, match=re.escape(why)):
-        parse.check(cfg)
+        parse(cfg)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from masking_lab import assert_distribution, assert_share, runs_of
 
-from bertjax.config.objectives.plm import PlmConfig
 from bertjax.errors import UserError
+from bertjax.objectives.plm.objective import Plm
 from bertjax.objectives.plm.permutation import (
     NUM_DRAWS,
     SequencePart,
@@ -23,12 +23,12 @@ from bertjax.objectives.plm.permutation import (
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 P, GOAL = 256, 43
-PUBLISHED = PlmConfig((256, 256), 85, 256, mem_len=384, example_format="segments")
-BY_WORDS = PlmConfig((256, 256), 85, 256, mem_len=384, whole_words=True, example_format="segments")
+PUBLISHED = Plm((256, 256), 85, 256, mem_len=384, example_format="segments")
+BY_WORDS = Plm((256, 256), 85, 256, mem_len=384, whole_words=True, example_format="segments")
 
 
 @functools.cache
-def compiled(config: PlmConfig, most: int) -> Callable:
+def compiled(config: Plm, most: int) -> Callable:
     return jit(lambda part: sample_targets(part, config, most))
 
 
@@ -43,7 +43,7 @@ def fractions(bits: np.ndarray) -> np.ndarray:
     return ((bits >> 8).astype(np.float32) * np.float32(2.0**-24)).astype(np.float32)
 
 
-def slow_spans(part: dict, row: int, config: PlmConfig, goal: int) -> np.ndarray:
+def slow_spans(part: dict, row: int, config: Plm, goal: int) -> np.ndarray:
     """One context after another, with the random numbers of the position at which each begins."""
     starts, length = part["starts"][row], int(part["lengths"][row])
     length_noise, position_noise = (fractions(bits[row]) for bits in part["bits"][:2])
@@ -78,11 +78,11 @@ def slow_spans(part: dict, row: int, config: PlmConfig, goal: int) -> np.ndarray
     [
         (PUBLISHED, P, GOAL, 0.7),
         (BY_WORDS, P, GOAL, 0.5),
-        (PlmConfig((50,), 20, 50, mask_alpha=3, mask_beta=2, max_ngram=3), 50, 20, 0.3),
-        (PlmConfig((50,), 8, 50, mask_alpha=1, mask_beta=1, max_ngram=16, whole_words=True), 50, 8, 0.9),
+        (Plm((50,), 20, 50, mask_alpha=3, mask_beta=2, max_ngram=3), 50, 20, 0.3),
+        (Plm((50,), 8, 50, mask_alpha=1, mask_beta=1, max_ngram=16, whole_words=True), 50, 8, 0.9),
     ],
 )
-def test_spans_are_those_of_the_sequential_rule(config: PlmConfig, width: int, goal: int, share: float) -> None:
+def test_spans_are_those_of_the_sequential_rule(config: Plm, width: int, goal: int, share: float) -> None:
     """All spans of the rule are chosen, and single tokens complete the goal exactly."""
     part = drawn_part(300, width, goal, share=share)
     rng = np.random.default_rng(3)
@@ -130,7 +130,7 @@ def test_lengths_of_spans_are_drawn_in_proportion_to_their_inverse() -> None:
     """The first span of rows in which every token begins a word, where no single token can extend it."""
     rows = 4000
     part = drawn_part(rows, goal=5, share=1.1)
-    result = np.asarray(compiled(PlmConfig((P,), 5, P, max_ngram=5), 5)(part))
+    result = np.asarray(compiled(Plm((P,), 5, P, max_ngram=5), 5)(part))
     lengths = np.array([last - first + 1 for row in result for first, last in runs_of(row)[:1]])
     shares = 1.0 / np.arange(1, 6)
     assert_distribution(np.bincount(lengths, minlength=6)[1:], shares / shares.sum())
@@ -229,10 +229,10 @@ def test_a_golden_example() -> None:
 def test_settings_that_cannot_be_are_refused(changes: dict, words: str) -> None:
     values = {"example_format": "segments", "part_lengths": (256, 256), "num_predict": 85, "perm_size": 256} | changes
     with pytest.raises(UserError, match=words):
-        PlmConfig(**values)
+        Plm(**values)
 
 
 def test_goals_are_halves_of_what_is_predicted() -> None:
     assert PUBLISHED.num_predict_by_part == (43, 42)
-    assert PlmConfig((64,), 10, 64).num_predict_by_part == (10,)
-    assert sum(PlmConfig((100, 28), 17, 4, example_format="segments").num_predict_by_part) == 17
+    assert Plm((64,), 10, 64).num_predict_by_part == (10,)
+    assert sum(Plm((100, 28), 17, 4, example_format="segments").num_predict_by_part) == 17

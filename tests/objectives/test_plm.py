@@ -15,40 +15,39 @@ import pytest
 from plm_lab import CLS, CONFIG, MODEL, SEP, B, R, Rows, S, corrupted, drawn_rows, jit, losses
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.plm import PlmConfig
 from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.config.parse import check
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse
 from bertjax.models.model import bind
 from bertjax.models.two_stream import run_two_streams
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.plm.objective import PermutationLanguageModel
+from bertjax.objectives.plm.objective import Plm
 from bertjax.objectives.plm.permutation import permutation_ranks
 from bertjax.types import Params, Vocabulary
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> PermutationLanguageModel:
-    return PermutationLanguageModel(CONFIG, MODEL, vocabulary)
+def objective(vocabulary: Vocabulary) -> Plm:
+    return CONFIG.build({"model": MODEL}, vocabulary)
 
 
 @pytest.fixture(scope="module")
-def params(objective: PermutationLanguageModel) -> Params:
+def params(objective: Plm) -> Params:
     return jit(objective.init)(jax.random.key(2))
 
 
 @pytest.fixture(scope="module")
-def batch(objective: PermutationLanguageModel) -> Rows:
+def batch(objective: Plm) -> Rows:
     return corrupted(objective, drawn_rows(backward=True))
 
 
 @pytest.fixture(scope="module")
-def run(objective: PermutationLanguageModel) -> Callable:
+def run(objective: Plm) -> Callable:
     """`losses`, compiled once."""
     return losses(objective)
 
 
-def logits_of(objective: PermutationLanguageModel) -> Callable[[Params, Rows], tuple[jax.Array, jax.Array]]:
+def logits_of(objective: Plm) -> Callable[[Params, Rows], tuple[jax.Array, jax.Array]]:
     """Returns logits of the targets, and the last states of the tokens."""
 
     @jit
@@ -59,7 +58,7 @@ def logits_of(objective: PermutationLanguageModel) -> Callable[[Params, Rows], t
         streams = run_two_streams(
             model.encoder,
             **{name: batch[name] for name in names},
-            visible=permutation_ranks(batch["prediction_order"], functional, objective.config.part_lengths),
+            visible=permutation_ranks(batch["prediction_order"], functional, objective.part_lengths),
             targets=batch["masked_positions"],
             backward=batch.get("backward"),
         )
@@ -68,7 +67,7 @@ def logits_of(objective: PermutationLanguageModel) -> Callable[[Params, Rows], t
     return run
 
 
-def test_what_is_predicted(objective: PermutationLanguageModel, batch: Rows) -> None:
+def test_what_is_predicted(objective: Plm, batch: Rows) -> None:
     assert batch["masked_positions"].shape == (B, 7)
     for row in range(B):
         present = np.asarray(batch["masked_weights"][row]) > 0
@@ -88,7 +87,7 @@ def test_what_is_predicted(objective: PermutationLanguageModel, batch: Rows) -> 
     assert (np.asarray(later["masked_positions"]) != np.asarray(batch["masked_positions"])).any()
 
 
-def test_a_row_is_hidden_alike_wherever_it_stands(objective: PermutationLanguageModel, batch: Rows) -> None:
+def test_a_row_is_hidden_alike_wherever_it_stands(objective: Plm, batch: Rows) -> None:
     turned = {name: value[::-1] for name, value in drawn_rows(backward=True).items()}
     result = corrupted(objective, turned)
     for name in ("prediction_order", "masked_positions", "masked_weights"):
@@ -97,8 +96,8 @@ def test_a_row_is_hidden_alike_wherever_it_stands(objective: PermutationLanguage
 
 def test_backward_rows_begin_their_spans_where_words_begin(vocabulary: Vocabulary) -> None:
     """In text of two-token words, read backwards, the first token of a span is the second of a word."""
-    config = PlmConfig((255,), 8, 255, mem_len=8, max_ngram=2, example_format="stream")
-    objective = PermutationLanguageModel(config, MODEL, vocabulary)
+    config = Plm((255,), 8, 255, mem_len=8, max_ngram=2, example_format="stream")
+    objective = config.build({"model": MODEL}, vocabulary)
     opening = int(np.flatnonzero(vocabulary.starts_word)[-1])
     inside = int(np.flatnonzero(~vocabulary.starts_word)[-1])
     forward = np.tile([opening, inside], (200, 128))[:, :255].astype(np.int32)
@@ -119,9 +118,7 @@ def test_backward_rows_begin_their_spans_where_words_begin(vocabulary: Vocabular
         assert (first == opening).mean() > 0.9 and pairs.sum() > 100
 
 
-def test_no_logit_sees_its_own_word_nor_one_that_comes_later(
-    objective: PermutationLanguageModel, params: Params, batch: Rows
-) -> None:
+def test_no_logit_sees_its_own_word_nor_one_that_comes_later(objective: Plm, params: Params, batch: Rows) -> None:
     run = logits_of(objective)
     base, content = run(params, batch)
     row = 2
@@ -144,7 +141,7 @@ def test_no_logit_sees_its_own_word_nor_one_that_comes_later(
 
 
 def test_the_memory_is_what_the_layers_read_of_the_first_part(
-    objective: PermutationLanguageModel, params: Params, batch: Rows, run: Callable
+    objective: Plm, params: Params, batch: Rows, run: Callable
 ) -> None:
     first = objective.init_carry(B)
     assert first["memory"].shape == (B, 2, 16, 12) and not first["memory"].any()
@@ -173,9 +170,7 @@ def test_a_row_reads_its_own_memory(params: Params, batch: Rows, run: Callable) 
 
 
 @pytest.mark.long
-def test_microbatches_change_nothing(
-    objective: PermutationLanguageModel, params: Params, batch: Rows, vocabulary: Vocabulary
-) -> None:
+def test_microbatches_change_nothing(objective: Plm, params: Params, batch: Rows, vocabulary: Vocabulary) -> None:
     """Loss, gradient and memory of one batch as a whole and in two parts, with backward rows and a memory."""
     import optax
 
@@ -203,7 +198,7 @@ def test_microbatches_change_nothing(
 
 def test_nothing_to_predict_gives_no_gradient(vocabulary: Vocabulary) -> None:
     """Empty rows, rows of specials, and a block without memory."""
-    objective = PermutationLanguageModel(PlmConfig((S,), 4, S), MODEL, vocabulary)
+    objective = Plm((S,), 4, S).build({"model": MODEL}, vocabulary)
     params = jit(objective.init)(jax.random.key(2))
     rows = drawn_rows()
     rows["segment_ids"] = jnp.asarray((np.arange(S) < np.array([[0], [3], [0], [3]])).astype(np.int32))
@@ -218,7 +213,7 @@ def test_nothing_to_predict_gives_no_gradient(vocabulary: Vocabulary) -> None:
 @pytest.mark.long
 def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) -> None:
     """The most targets possible: one word remains to predict them from, and every target sees something."""
-    objective = PermutationLanguageModel(PlmConfig((S,), S - 4, S), MODEL, vocabulary)
+    objective = Plm((S,), S - 4, S).build({"model": MODEL}, vocabulary)
     rows = drawn_rows(rows=60)
     lengths = np.arange(60) % 20 + 4
     rows["segment_ids"] = jnp.asarray((np.arange(S) < lengths[:, None]).astype(np.int32))
@@ -239,14 +234,14 @@ def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) ->
 
 @pytest.mark.long
 def test_unigram_loss_and_dropout(
-    objective: PermutationLanguageModel, params: Params, batch: Rows, run: Callable, vocabulary: Vocabulary
+    objective: Plm, params: Params, batch: Rows, run: Callable, vocabulary: Vocabulary
 ) -> None:
     (plain, (sums, _)), _ = run(params, objective.init_carry(B), batch)
     expected = (objective.unigram_nll[np.asarray(batch["masked_ids"])] * np.asarray(batch["masked_weights"])).sum()
     np.testing.assert_allclose(sums["plm_unigram_loss"].value, expected, rtol=1e-5)
     count = objective.counts(batch)["plm"]
     assert sums["plm"].count == sums["plm_unigram_loss"].count == sums["plm_accuracy"].count == count
-    shaken = PermutationLanguageModel(CONFIG, dataclasses.replace(MODEL, hidden_dropout=0.3), vocabulary)
+    shaken = CONFIG.build({"model": dataclasses.replace(MODEL, hidden_dropout=0.3)}, vocabulary)
     extra = StepInputs({}, objective.init_carry(B))
     still, moved = (
         jit(functools.partial(shaken.loss, train=train))(params, extra, batch, jax.random.key(3))[0]
@@ -257,7 +252,7 @@ def test_unigram_loss_and_dropout(
 
 
 def test_exports_forget_how_they_were_trained(vocabulary: Vocabulary) -> None:
-    objective = PermutationLanguageModel(CONFIG, dataclasses.replace(MODEL, bi_data=True, mem_len=16), vocabulary)
+    objective = CONFIG.build({"model": dataclasses.replace(MODEL, bi_data=True, mem_len=16)}, vocabulary)
     config = objective.networks["model"].config
     assert (config.mem_len, config.reuse_len, config.bi_data) == (None, None, False)
     assert (objective.model.mem_len, objective.model.reuse_len) == (16, R)
@@ -276,7 +271,7 @@ def test_exports_forget_how_they_were_trained(vocabulary: Vocabulary) -> None:
     ],
 )
 def test_models_that_do_not_fit_are_refused(changes: dict[str, Any], form: str, words: str) -> None:
-    config = PlmConfig((S,), 4, S, mem_len=0 if form == "block" else 8, example_format=form)
+    config = Plm((S,), 4, S, mem_len=0 if form == "block" else 8, example_format=form)
     config.check_model(MODEL)
     with pytest.raises(UserError, match=words):
         config.check_model(dataclasses.replace(MODEL, **changes))
@@ -284,11 +279,12 @@ def test_models_that_do_not_fit_are_refused(changes: dict[str, Any], form: str, 
         config.check_model(EncoderConfig())
 
 
-def checked(*overrides: str) -> PlmConfig:
+def checked(*overrides: str) -> Plm:
     cfg = load_config(f"{Path(__file__).parents[2]}/configs/xlnet.py:base")
     cfg = apply_overrides(cfg, [f"--config.{each}" for each in overrides])
-    check(cfg)
-    return PlmConfig.from_config(cfg)
+    objective = parse(cfg).objective
+    assert isinstance(objective, Plm)
+    return objective
 
 
 def test_lengths_follow_the_row() -> None:

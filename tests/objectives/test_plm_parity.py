@@ -18,7 +18,6 @@ transformers = pytest.importorskip("transformers")
 from bertjax.hf.keymap import params_to_tensors  # noqa: E402
 from bertjax.hf.keymaps import FAMILIES  # noqa: E402
 from bertjax.hf.pretrained import load_pretrained  # noqa: E402
-from bertjax.objectives.plm.objective import PermutationLanguageModel  # noqa: E402
 from bertjax.objectives.plm.permutation import permutation_ranks  # noqa: E402
 from bertjax.types import Vocabulary  # noqa: E402
 
@@ -59,7 +58,7 @@ def test_loss_and_gradient_are_those_of_transformers(vocabulary: Vocabulary, tmp
     theirs = their_model(tmp_path)
     ours = load_pretrained(tmp_path)
     plain = dataclasses.replace(vocabulary, padded_size=vocabulary.size)
-    objective = PermutationLanguageModel(CONFIG, ours.config, plain)
+    objective = CONFIG.build({"model": ours.config}, plain)
     run = losses(objective)
     carry, mems = objective.init_carry(B), [torch.zeros(16, B, 12) for _ in range(2)]
     for step in range(3):

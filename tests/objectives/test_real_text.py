@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from masking_lab import assert_share, chosen_of, jit, runs_of
 
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.overrides import load_config
+from bertjax.config.fields import Reader
+from bertjax.config.overrides import load_config, values_of
 from bertjax.data.builtin import python_docs
 from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.objectives.masking.corrupt import mask_batch
+from bertjax.objectives.masking.settings import Masking
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -59,15 +60,15 @@ def text() -> tuple[dict[str, jax.Array], Vocabulary]:
     return {name: jnp.asarray(value) for name, value in batch.items()}, tokenizer.vocabulary(counts)
 
 
-def masking_of(spec: str) -> MaskingConfig:
+def masking_of(spec: str) -> Masking:
     cfg = load_config(f"{CONFIGS}/{spec}")
     cfg.data.seq_len = S
     cfg.objective.masking.max_predictions = None
-    return MaskingConfig.from_config(cfg)
+    return Reader(values_of(cfg), cfg)(Masking)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def hidden(request: pytest.FixtureRequest, text: tuple) -> tuple[MaskingConfig, dict[str, np.ndarray], Vocabulary]:
+def hidden(request: pytest.FixtureRequest, text: tuple) -> tuple[Masking, dict[str, np.ndarray], Vocabulary]:
     batch, vocabulary = text
     config = masking_of(request.param)
     assert (config.mask_unit, config.replacement_unit) == FAMILIES[request.param]

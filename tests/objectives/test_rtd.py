@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rtd_lab import NOTHING, assert_finite_differences, assert_same, by_part, jit, joined, random_params, total
+from rtd_lab import NOTHING, assert_finite_differences, assert_same, build, by_part, jit, joined, random_params, total
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.config.presets import preset
 from bertjax.hf.save import save_pretrained
-from bertjax.objectives.rtd.objective import ReplacedTokenDetection, replace_masked, rtd_loss_sums
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.rtd.networks import RtdNetworks
+from bertjax.objectives.rtd.objective import Rtd, replace_masked, rtd_loss_sums
 from bertjax.types import Params, Vocabulary
 
 MASK, S = 4, 40
-MASKING = MaskingConfig(max_predictions=6, mask_token_rate=0.85, random_token_rate=0.0, with_replacement=True)
-CONFIG = RtdConfig(MASKING)
+MASKING = Masking(max_predictions=6, mask_token_rate=0.85, random_token_rate=0.0, with_replacement=True)
+CONFIG = Rtd(MASKING)
 ELECTRA = EncoderConfig(
     family="electra",
     vocab_size=200,
@@ -66,21 +66,21 @@ DEBERTA = EncoderConfig(
 )
 SHALLOW = dataclasses.replace(DEBERTA, num_layers=2)
 TOWERS = {
-    "embeddings": RtdNetworksConfig(SMALL, ELECTRA, "embeddings"),
-    "gdes": RtdNetworksConfig(SMALL, ELECTRA, "gdes"),
-    "all": RtdNetworksConfig(ELECTRA, ELECTRA, "all"),
-    "none": RtdNetworksConfig(dataclasses.replace(SMALL, embedding_size=None), ELECTRA, "none"),
-    "deberta": RtdNetworksConfig(SHALLOW, DEBERTA, "gdes"),
+    "embeddings": RtdNetworks(SMALL, ELECTRA, "embeddings"),
+    "gdes": RtdNetworks(SMALL, ELECTRA, "gdes"),
+    "all": RtdNetworks(ELECTRA, ELECTRA, "all"),
+    "none": RtdNetworks(dataclasses.replace(SMALL, embedding_size=None), ELECTRA, "none"),
+    "deberta": RtdNetworks(SHALLOW, DEBERTA, "gdes"),
 }
 
 
 @pytest.fixture(scope="module")
-def objectives(vocabulary: Vocabulary) -> dict[str, ReplacedTokenDetection]:
-    return {name: ReplacedTokenDetection(CONFIG, towers, vocabulary) for name, towers in TOWERS.items()}
+def objectives(vocabulary: Vocabulary) -> dict[str, Rtd]:
+    return {name: build(CONFIG, towers, vocabulary) for name, towers in TOWERS.items()}
 
 
 @pytest.fixture(scope="module")
-def objective(objectives: dict) -> ReplacedTokenDetection:
+def objective(objectives: dict) -> Rtd:
     return objectives["embeddings"]
 
 
@@ -94,7 +94,7 @@ def rows(pack: Callable, example: Callable) -> dict[str, jax.Array]:
 
 
 @pytest.fixture(scope="module")
-def corrupt(objective: ReplacedTokenDetection) -> Callable:
+def corrupt(objective: Rtd) -> Callable:
     return jit(objective.corrupt)
 
 
@@ -132,9 +132,7 @@ def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
             assert max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(tree["encoder"]["embeddings"][part])) > 1e-3
 
 
-def test_labels_compare_and_do_not_ask_what_was_masked(
-    objective: ReplacedTokenDetection, hidden: dict, vocabulary: Vocabulary
-) -> None:
+def test_labels_compare_and_do_not_ask_what_was_masked(objective: Rtd, hidden: dict, vocabulary: Vocabulary) -> None:
     """A generator that always predicts the most frequent masked word: its correct guesses count as originals."""
     there = np.asarray(hidden["masked_weights"]) > 0
     word = int(np.bincount(np.asarray(hidden["masked_ids"])[there]).argmax())
@@ -181,7 +179,7 @@ def test_words_depend_on_the_example_and_the_cursor_alone(corrupt: Callable, row
 
 def test_static_masks_repeat_and_words_do_not(vocabulary: Vocabulary, rows: dict) -> None:
     masking = dataclasses.replace(MASKING, dynamic=False)
-    objective = ReplacedTokenDetection(RtdConfig(masking), TOWERS["embeddings"], vocabulary)
+    objective = build(Rtd(masking), TOWERS["embeddings"], vocabulary)
     corrupt = jit(objective.corrupt)
     one, other = (corrupt(rows, jax.random.key(0), jnp.int32(cursor)) for cursor in (0, 1))
     np.testing.assert_array_equal(one["input_ids"], other["input_ids"])
@@ -189,7 +187,7 @@ def test_static_masks_repeat_and_words_do_not(vocabulary: Vocabulary, rows: dict
 
 
 @pytest.mark.long
-def test_microbatches_add_up(objective: ReplacedTokenDetection, hidden: dict) -> None:
+def test_microbatches_add_up(objective: Rtd, hidden: dict) -> None:
     """Rows 0 and 2, then 1 and 3, as the training step splits them: words, sums and gradients."""
     params, counts = random_params(objective), objective.counts(hidden)
 
@@ -250,8 +248,8 @@ def test_neither_tower_sees_what_was_hidden(
 
 @pytest.mark.long
 def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) -> None:
-    config = RtdConfig(dataclasses.replace(MASKING, mask_rate=0.6, max_predictions=24), average_repeats=True)
-    objective = ReplacedTokenDetection(config, TOWERS["embeddings"], vocabulary)
+    config = Rtd(dataclasses.replace(MASKING, mask_rate=0.6, max_predictions=24), average_repeats=True)
+    objective = build(config, TOWERS["embeddings"], vocabulary)
     batch = dict(jit(objective.corrupt)(rows, jax.random.key(0), jnp.int32(0)))
     times = np.asarray(batch["masked_weights"]).astype(int)
     assert batch["sample_noise"].shape == (*times.shape, 3, 2) and (times == 2).sum() > 5 and (times == 3).sum() > 0
@@ -259,7 +257,7 @@ def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) 
     words = np.asarray(objective._sample(logits, batch))
     single = [
         np.asarray(
-            ReplacedTokenDetection(CONFIG, TOWERS["embeddings"], vocabulary)._sample(
+            build(CONFIG, TOWERS["embeddings"], vocabulary)._sample(
                 logits, {**batch, "sample_noise": batch["sample_noise"][:, :, r : r + 1]}
             )
         )
@@ -273,8 +271,8 @@ def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) 
 @pytest.mark.long
 def test_dropout_follows_the_key(objectives: dict, vocabulary: Vocabulary, hidden: dict) -> None:
     dropping = {"hidden_dropout": 0.2, "attention_dropout": 0.2}
-    towers = RtdNetworksConfig(dataclasses.replace(SMALL, **dropping), dataclasses.replace(ELECTRA, **dropping))
-    objective = ReplacedTokenDetection(CONFIG, towers, vocabulary)
+    towers = RtdNetworks(dataclasses.replace(SMALL, **dropping), dataclasses.replace(ELECTRA, **dropping))
+    objective = build(CONFIG, towers, vocabulary)
     params = random_params(objective)
 
     @jit
@@ -355,7 +353,7 @@ def test_any_encoder_is_either_tower(vocabulary: Vocabulary, hidden: dict, index
         EncoderConfig(**preset(FAMILIES[slot]) | {"vocab_size": 200, "padded_vocab_size": 256, "pad_token_id": 0})
         for slot in (index, (index + 1) % len(FAMILIES))
     )
-    objective = ReplacedTokenDetection(CONFIG, RtdNetworksConfig(generator, discriminator, "none"), vocabulary)
+    objective = build(CONFIG, RtdNetworks(generator, discriminator, "none"), vocabulary)
     params = jax.eval_shape(objective.init, jax.random.key(0))
     sums, _ = jax.eval_shape(lambda params: objective.loss(params, NOTHING, hidden, jax.random.key(0), True), params)
     assert {"mlm", "rtd", "rtd_accuracy"} <= sums.keys() and all(leaf.shape == () for leaf in jax.tree.leaves(sums))

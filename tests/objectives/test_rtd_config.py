@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig, differences, encoder_config
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.rtd import RtdConfig, generator_config
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.rtd.networks import generator_config
+from bertjax.objectives.rtd.objective import Rtd
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -106,18 +107,14 @@ def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
 )
 def test_what_does_not_fit_is_refused_with_the_reason(settings: tuple[str, ...], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        parse.check(config(*settings))
+        parse(config(*settings))
 
 
 def test_towers_of_any_sizes_pass() -> None:
-    parse.check(config("generator.preset=distilbert", "objective.rtd.embedding_sharing=none"))
-    parse.check(
-        config("generator.preset=deberta-v3-small", "objective.rtd.embedding_sharing=none", model="modernbert-base")
-    )
-    parse.check(config("objective.rtd.embedding_sharing=all"))
-    parse.check(
-        config("generator.depth_ratio=0.5", "objective.rtd.embedding_sharing=embeddings", model="deberta-v3-base")
-    )
+    parse(config("generator.preset=distilbert", "objective.rtd.embedding_sharing=none"))
+    parse(config("generator.preset=deberta-v3-small", "objective.rtd.embedding_sharing=none", model="modernbert-base"))
+    parse(config("objective.rtd.embedding_sharing=all"))
+    parse(config("generator.depth_ratio=0.5", "objective.rtd.embedding_sharing=embeddings", model="deberta-v3-base"))
 
 
 def test_streams_are_refused() -> None:
@@ -125,4 +122,4 @@ def test_streams_are_refused() -> None:
         UserError,
         match=r"needs data\.example_format to be one of block, .*, sop_pairs, not 'stream'",
     ):
-        RtdConfig(MaskingConfig()).check_example_format("stream")
+        Rtd(Masking()).check_example_format("stream")

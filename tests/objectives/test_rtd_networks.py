@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import load_pretrained
@@ -21,6 +20,7 @@ from bertjax.models.model import bind, count_params
 from bertjax.objectives.rtd.networks import (
     DISCRIMINATOR_HEADS,
     GENERATOR_HEADS,
+    RtdNetworks,
     discriminator_params,
     generator_params,
     init_networks,
@@ -45,7 +45,7 @@ DISCRIMINATOR = EncoderConfig(
     attention_dropout=0.0,
 )
 GENERATOR = dataclasses.replace(DISCRIMINATOR, hidden_size=8, intermediate_size=16)
-TOWERS = RtdNetworksConfig(GENERATOR, DISCRIMINATOR)
+TOWERS = RtdNetworks(GENERATOR, DISCRIMINATOR)
 SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
 
 
@@ -61,14 +61,12 @@ def size(tree: Params) -> int:
 @pytest.mark.parametrize("name", ["small", "base", "large"])
 def test_what_is_shared_is_counted_once(name: str) -> None:
     generator, discriminator = (EncoderConfig(**preset(f"electra-{name}{end}")) for end in ("-generator", ""))
-    joint = jax.eval_shape(
-        lambda key: init_networks(RtdNetworksConfig(generator, discriminator), key), jax.random.key(0)
-    )
+    joint = jax.eval_shape(lambda key: init_networks(RtdNetworks(generator, discriminator), key), jax.random.key(0))
     width = discriminator.embedding_dim
     shared = (30522 + 512 + 2 + 2) * width
     alone = count_params(generator, GENERATOR_HEADS) + count_params(discriminator, DISCRIMINATOR_HEADS)
     assert size(joint) == alone - shared
-    apart = RtdNetworksConfig(generator, discriminator, "none")
+    apart = RtdNetworks(generator, discriminator, "none")
     assert size(jax.eval_shape(lambda key: init_networks(apart, key), jax.random.key(0))) == alone
 
 
@@ -115,7 +113,7 @@ def test_every_shared_part_has_one_owner() -> None:
     assert TOWERS.shared_embeddings == SHARED
     assert dataclasses.replace(TOWERS, embedding_sharing="gdes").shared_embeddings == SHARED[:2]
     plain = {"position_embedding": "none", "type_vocab_size": 0, "embedding_norm": "after"}
-    bare = RtdNetworksConfig(*(dataclasses.replace(each, **plain) for each in (GENERATOR, DISCRIMINATOR)))
+    bare = RtdNetworks(*(dataclasses.replace(each, **plain) for each in (GENERATOR, DISCRIMINATOR)))
     assert bare.shared_embeddings == ("word_embeddings",)
     alone = sum(
         count_params(each, heads)
@@ -143,7 +141,7 @@ def test_gdes_adds_to_the_generators_tables() -> None:
 
 @pytest.mark.long
 def test_tied_towers_are_one_encoder() -> None:
-    towers = RtdNetworksConfig(DISCRIMINATOR, DISCRIMINATOR, "all")
+    towers = RtdNetworks(DISCRIMINATOR, DISCRIMINATOR, "all")
     params = jit(lambda key: init_networks(towers, key))(jax.random.key(0))
     assert params["generator"].keys() == {"mlm_head"}
     encoders = [complete(towers, params)["encoder"] for complete in (generator_params, discriminator_params)]
@@ -160,4 +158,4 @@ def test_tied_towers_are_one_encoder() -> None:
 )
 def test_what_cannot_be_shared_is_refused(changes: dict, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        RtdNetworksConfig(dataclasses.replace(GENERATOR, **changes), DISCRIMINATOR)
+        RtdNetworks(dataclasses.replace(GENERATOR, **changes), DISCRIMINATOR)

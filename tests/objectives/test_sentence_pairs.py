@@ -14,18 +14,16 @@ from plm_lab import MODEL as XLNET
 from rtd_lab import NOTHING, jit
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.config.objectives.plm import PlmConfig
-from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.objectives.base import Objective
-from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.objectives.plm.objective import PermutationLanguageModel
-from bertjax.objectives.rtd.objective import ReplacedTokenDetection
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
+from bertjax.objectives.plm.objective import Plm
+from bertjax.objectives.rtd.networks import RtdNetworks
+from bertjax.objectives.rtd.objective import Rtd
 from bertjax.types import Vocabulary
 
 S = 24
-MASKING = MaskingConfig(max_predictions=6)
+MASKING = Masking(max_predictions=6)
 ENCODER = EncoderConfig(
     vocab_size=200,
     padded_vocab_size=256,
@@ -41,16 +39,16 @@ ENCODER = EncoderConfig(
 
 
 def mlm(pairs: dict, words: Vocabulary) -> Objective:
-    return MaskedLanguageModel(MlmConfig(MASKING, span_boundary_weight=1.0, **pairs), ENCODER, words)
+    return Mlm(MASKING, span_boundary_weight=1.0, **pairs).build({"model": ENCODER}, words)
 
 
 def rtd(pairs: dict, words: Vocabulary) -> Objective:
-    networks = RtdNetworksConfig(ENCODER, dataclasses.replace(ENCODER, pooling="mean"))
-    return ReplacedTokenDetection(RtdConfig(MASKING, **pairs), networks, words)
+    networks = RtdNetworks(ENCODER, dataclasses.replace(ENCODER, pooling="mean"))
+    return Rtd(MASKING, **pairs).build({"generator": networks.generator, "model": networks.discriminator}, words)
 
 
 def plm(pairs: dict, words: Vocabulary) -> Objective:
-    return PermutationLanguageModel(PlmConfig((S,), num_predict=4, **pairs), XLNET, words)
+    return Plm((S,), num_predict=4, **pairs).build({"model": XLNET}, words)
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,8 @@ import pytest
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.seq2seq import Seq2SeqConfig
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.seq2seq import SequenceToSequence
+from bertjax.objectives.seq2seq import Seq2Seq
 from bertjax.objectives.vocab_loss import vocab_loss_sums
 from bertjax.training.flops import training_flops
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
@@ -47,8 +46,8 @@ SOURCES, TARGETS = [4, 6, 3, 5], [3, 5, 1, 4]
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> SequenceToSequence:
-    return SequenceToSequence(Seq2SeqConfig(), MODEL, vocabulary)
+def objective(vocabulary: Vocabulary) -> Seq2Seq:
+    return Seq2Seq().build_towers(MODEL, vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def batches(pack: Callable) -> tuple[dict[str, Any], dict[str, Any]]:
     return batch([[0, 1], [2, 3]]), batch([[0], [1], [2], [3]])
 
 
-def test_the_decoder_reads_the_target_one_token_late(objective: SequenceToSequence, batches: tuple) -> None:
+def test_the_decoder_reads_the_target_one_token_late(objective: Seq2Seq, batches: tuple) -> None:
     batch = objective.corrupt(jax.tree.map(jnp.asarray, batches[0]), jax.random.key(0), jnp.int32(0))
     ids, inputs = batch["target_ids"][0], batch["decoder_input_ids"][0]
     np.testing.assert_array_equal(inputs, [START, *ids[:2], START, *ids[3:7], 0, 0])
@@ -74,7 +73,7 @@ def test_the_decoder_reads_the_target_one_token_late(objective: SequenceToSequen
     assert objective.counts(batch)["seq2seq"] == sum(TARGETS)
 
 
-def test_packed_examples_have_the_losses_of_single_ones(objective: SequenceToSequence, batches: tuple) -> None:
+def test_packed_examples_have_the_losses_of_single_ones(objective: Seq2Seq, batches: tuple) -> None:
     params = jit(objective.init)(jax.random.key(0))
     values = []
     for batch in batches:
@@ -99,7 +98,7 @@ def test_label_smoothing_is_the_formula_over_the_true_vocabulary() -> None:
 
 
 @pytest.mark.long
-def test_steps_on_meshes_and_in_microbatches_are_the_same(objective: SequenceToSequence, batches: tuple) -> None:
+def test_steps_on_meshes_and_in_microbatches_are_the_same(objective: Seq2Seq, batches: tuple) -> None:
     """Also: a few steps learn the targets."""
     optimizer, histories = optax.adam(0.03), []
     start = jax.device_get(new_state(jit(objective.init)(jax.random.key(0)), {}, optimizer))
@@ -122,7 +121,7 @@ def test_steps_on_meshes_and_in_microbatches_are_the_same(objective: SequenceToS
     assert histories[0][-1] < 0.6 * histories[0][0]
 
 
-def test_flops_count_the_matrices_of_cross_attention(objective: SequenceToSequence) -> None:
+def test_flops_count_the_matrices_of_cross_attention(objective: Seq2Seq) -> None:
     tower, cross = 4 * 16 * 16 + 2 * 16 * 24, 4 * 16 * 16
     head, scores = 16 * 256, 2 * 16 * 7
     encoder, decoder = 2 * (tower + scores), 2 * (tower + scores + cross + scores) + head

@@ -12,24 +12,21 @@ import pytest
 from masking_lab import CLS, PAD, SEP, chosen_of, examples_of, jit, runs_of
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Vocabulary
 
 S, MOST = 64, 4
 NOTHING = StepInputs(frozen={}, carry={})
-MASKING = MaskingConfig(
-    mask_unit="span", mask_rounding="ceil", replacement_unit="span", mask_rate=0.3, max_predictions=20
-)
+MASKING = Masking(mask_unit="span", mask_rounding="ceil", replacement_unit="span", mask_rate=0.3, max_predictions=20)
 KEYS = ("span_left_positions", "span_right_positions", "span_position_ids", "span_weights")
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
+def objective(vocabulary: Vocabulary) -> Mlm:
     model = EncoderConfig(
         vocab_size=200,
         padded_vocab_size=256,
@@ -41,11 +38,11 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         span_positions=MOST,
         span_position_size=8,
     )
-    return MaskedLanguageModel(MlmConfig(MASKING, span_boundary_weight=0.5), model, vocabulary)
+    return Mlm(MASKING, span_boundary_weight=0.5).build({"model": model}, vocabulary)
 
 
 @pytest.fixture(scope="module")
-def params(objective: MaskedLanguageModel) -> Params:
+def params(objective: Mlm) -> Params:
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
@@ -54,12 +51,12 @@ def params(objective: MaskedLanguageModel) -> Params:
 
 
 @pytest.fixture(scope="module")
-def corrupt(objective: MaskedLanguageModel) -> Callable:
+def corrupt(objective: Mlm) -> Callable:
     return jit(objective.corrupt)
 
 
 @pytest.fixture(scope="module")
-def gradient(objective: MaskedLanguageModel) -> Callable[[Params, dict], tuple[tuple, Params]]:
+def gradient(objective: Mlm) -> Callable[[Params, dict], tuple[tuple, Params]]:
     """Returns ((loss, sums), gradient), without dropout."""
 
     def loss(params: Params, batch: dict[str, Any]) -> tuple[jax.Array, dict]:
@@ -100,7 +97,7 @@ def test_spans_are_predicted_from_their_neighbours(corrupt: Callable, batch: dic
 
 
 def test_sums_are_those_of_plain_arithmetic(
-    objective: MaskedLanguageModel, corrupt: Callable, gradient: Callable, params: Params, batch: dict
+    objective: Mlm, corrupt: Callable, gradient: Callable, params: Params, batch: dict
 ) -> None:
     hidden = jax.device_get(corrupt(batch, jax.random.key(0), np.int32(0)))
     (loss, sums), trained = gradient(params, hidden)
@@ -132,7 +129,7 @@ def test_boundaries_never_see_the_answers(corrupt: Callable, gradient: Callable,
 
 
 def test_nothing_to_predict_is_finite_and_has_no_gradient(
-    objective: MaskedLanguageModel, corrupt: Callable, gradient: Callable, params: Params, pack: Callable
+    objective: Mlm, corrupt: Callable, gradient: Callable, params: Params, pack: Callable
 ) -> None:
     """Rows of specials alone and of padding alone; then texts whose only span touches an edge."""
     specials = np.array([CLS, SEP, SEP], np.int32)

@@ -13,9 +13,9 @@ from jax.extend.core import jaxprs_in_params
 
 from bertjax.config.model import EncoderConfig, encoder_config
 from bertjax.config.overrides import load_config, set_values
-from bertjax.config.parse import check
 from bertjax.errors import UserError
 from bertjax.experiment.abstract_inputs import placeholder_vocabulary
+from bertjax.experiment.config import parse as check
 from bertjax.models import attention_kernels, dropout, linear
 from bertjax.models.model import bind, init_params
 from bertjax.runtime import platform

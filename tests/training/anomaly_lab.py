@@ -14,17 +14,16 @@ import jaxlib
 import numpy as np
 import optax
 from jax.sharding import Mesh
+from loop_lab import loop_settings
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config.optimizer import OptimizerConfig
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
 from bertjax.config.phases import Phase
-from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.io.jsonl import JsonlLog
 from bertjax.objectives.base import StepInputs
 from bertjax.training.logging import Console
 from bertjax.training.loop import train
-from bertjax.training.optimizers import make_optimizer
+from bertjax.training.optimizer import Optimizer
 from bertjax.training.run_context import PhaseProgram, RunContext
 from bertjax.training.sharding import put_batch
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
@@ -146,7 +145,7 @@ if jaxlib.__version__.startswith("0.10."):  # later ones have no other emitters,
 @functools.cache
 def optimizer_of(**changes: Any) -> optax.GradientTransformation:
     params = jax.eval_shape(OBJECTIVE.init, jax.random.key(0))
-    return make_optimizer(OptimizerConfig(**{"weight_decay": 0.0, **changes}), RATES, params)
+    return Optimizer(**{"weight_decay": 0.0, **changes}).make(RATES, params)
 
 
 @functools.cache
@@ -209,12 +208,12 @@ class Lab:
         boundary: int = 0,
         **anomalies: Any,
     ) -> TrainState:
-        config = AnomalyConfig(**anomalies)
-        checkpoints = Checkpoints(self.workdir / "checkpoints", keep=3)
+        config = loop_settings(num_steps, log, 0, checkpoint, **anomalies)
+        checkpoints = Checkpoints(self.workdir / "checkpoints", Checkpointing(keep=3))
         abstract = self.abstract()
         restored = checkpoints.restore(abstract, absent=COUNTER_DEFAULTS)
         state = fresh(self.mesh) if restored is None else restored.state
-        step_function = step_of(self.mesh, config.on_nonfinite == "skip")
+        step_function = step_of(self.mesh, config.train.on_nonfinite == "skip")
         programs = [
             PhaseProgram(Phase(start, ConfigDict()), OBJECTIVE, step_function, title=f"from {start}")
             for start in ([0, boundary] if boundary else [0])
@@ -224,7 +223,7 @@ class Lab:
         try:
             state, _ = train(
                 RunContext(
-                    config=LoopConfig(num_steps, log, 0, checkpoint, None, anomalies=config),
+                    config=config,
                     programs=programs,
                     frozen={},
                     schedule=RATES,
@@ -259,7 +258,7 @@ class Lab:
 
     def saved(self) -> dict[int, TrainState]:
         """Returns every checkpoint on the disk."""
-        checkpoints = Checkpoints(self.workdir / "checkpoints", keep=3, read_only=True)
+        checkpoints = Checkpoints(self.workdir / "checkpoints", Checkpointing(keep=3), read_only=True)
         return {
             step: jax.device_get(checkpoints.restore(self.abstract(), step).state) for step in checkpoints.all_steps()
         }

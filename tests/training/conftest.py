@@ -14,9 +14,8 @@ from jax.sharding import Mesh
 
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.training.step import abstract_state, compile_train_step
@@ -49,14 +48,14 @@ def vocabulary() -> Vocabulary:
 
 
 @pytest.fixture(scope="session")
-def objective(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> MaskedLanguageModel:
-    return MaskedLanguageModel(
-        MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs"), tiny_model, vocabulary
+def objective(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> Mlm:
+    return Mlm(Masking(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs").build(
+        {"model": tiny_model}, vocabulary
     )
 
 
 @pytest.fixture(scope="session")
-def tiny_params(objective: MaskedLanguageModel) -> Params:
+def tiny_params(objective: Mlm) -> Params:
     """Shapes only."""
     return jax.eval_shape(objective.init, jax.random.key(0))
 
@@ -96,7 +95,7 @@ def mesh_of() -> Callable[..., Mesh]:
 
 
 @pytest.fixture(scope="session")
-def fresh_params(objective: MaskedLanguageModel) -> Params:
+def fresh_params(objective: Mlm) -> Params:
     """Returns the parameters of seed 0, on the host."""
     return jax.device_get(jit(objective.init)(purpose_key(0, "init")))
 
@@ -113,7 +112,7 @@ def start_on(fresh_params: Params) -> Callable[[Mesh, optax.GradientTransformati
 
 
 @pytest.fixture(scope="session")
-def run_steps(objective: MaskedLanguageModel, batch_of: Callable, start_on: Callable) -> Callable:
+def run_steps(objective: Mlm, batch_of: Callable, start_on: Callable) -> Callable:
     """`run_steps(mesh, optimizer, steps=4, microbatches=1, unroll=1)` -> final state, losses, the step.
 
     Compiled ahead of time without LLVM's optimizations (half the time), unless `plain`; such a step refuses a state
@@ -129,7 +128,7 @@ def run_steps(objective: MaskedLanguageModel, batch_of: Callable, start_on: Call
         plain: bool = False,
     ) -> tuple[TrainState, list[float], Callable]:
         model = dataclasses.replace(objective.model, unroll=unroll)
-        local = MaskedLanguageModel(objective.config, model, objective.vocabulary)
+        local = objective.build({"model": model}, objective.vocabulary)
         with jax.set_mesh(mesh):
             state, batches = start_on(mesh, optimizer), [put_batch(batch_of(cursor), mesh) for cursor in range(steps)]
             step = compile_train_step(mesh, local, optimizer, microbatches=microbatches, seed=0)
@@ -145,6 +144,6 @@ def run_steps(objective: MaskedLanguageModel, batch_of: Callable, start_on: Call
 
 
 @pytest.fixture(scope="session")
-def abstract(objective: MaskedLanguageModel) -> TrainState:
+def abstract(objective: Mlm) -> TrainState:
     """Returns the train state under plain Adam, shapes only."""
     return abstract_state(objective, optax.adam(1e-3))

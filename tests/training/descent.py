@@ -10,14 +10,12 @@ import jax
 import numpy as np
 import optax
 
-from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
-from bertjax.training.optimizers import make_optimizer
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import Optimizer, Schedule
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 STEPS = 5
-SCHEDULE = ScheduleConfig("bert", 0.1, 2, 10)
+SCHEDULE = Schedule("bert", learning_rate=0.1, warmup_steps=2, num_steps=10)
 SHAPES = {
     "dense/kernel": (3, 4),
     "dense/bias": (4,),
@@ -92,13 +90,13 @@ def train(optimizer: optax.GradientTransformation) -> Flat:
     return apart(flattened(params))
 
 
-def trained(config: OptimizerConfig) -> Flat:
-    return train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
+def trained(config: Optimizer) -> Flat:
+    return train(config.make(SCHEDULE.rate, nested(start())))
 
 
 def written_down(clip_norm: float, move: Callable[[str, np.ndarray, np.ndarray, float, int], np.ndarray]) -> Flat:
     """Applies `move(path, parameter, gradient, rate, step)` to the split tree, in float64; steps count from 1."""
-    params, schedule = apart(start()), make_schedule(SCHEDULE)
+    params, schedule = apart(start()), SCHEDULE.rate
     for step, flat in enumerate(gradients()):
         grads = apart(flat)
         norm = np.sqrt(sum((grad**2).sum() for grad in grads.values()))

@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.manifest import read_manifest
-from bertjax.config.training import AnomalyConfig
 from bertjax.errors import UserError
 from bertjax.training import loop
 from bertjax.training.anomalies import NonFiniteLossError, diagnose_step
+from bertjax.training.settings import Train
 from bertjax.training.sharding import put_batch
 from bertjax.training.step import layer_names
 
@@ -306,4 +306,4 @@ def test_batches_to_leave_out_may_be_named_later(lab: Callable, mesh_of: Callabl
 @pytest.mark.parametrize("text", ["x", "-3", "7-5", "5 6", "5-"])
 def test_batches_that_cannot_be_read_are_named(text: str) -> None:
     with pytest.raises(UserError, match=r"train\.skip_batches: '.*' is neither a batch such as 57"):
-        AnomalyConfig(skip_batches=(text,))
+        Train(skip_batches=(text,))

@@ -15,18 +15,17 @@ import pytest
 from descent import SCHEDULE, gradients, jit, nested, start
 from jax.sharding import Mesh
 
-from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config.optimizer import OptimizerConfig
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
 from bertjax.errors import UserError
 from bertjax.training.bf16_moments import stochastic_round, with_bf16_moments
 from bertjax.training.flops import bytes_per_device
-from bertjax.training.optimizers import make_optimizer, scale_by_uncorrected_adam
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import Optimizer
 from bertjax.training.sharding import state_shardings
 from bertjax.training.state import new_state
+from bertjax.training.transforms import scale_by_uncorrected_adam
 from bertjax.types import Params
 
-HALF = OptimizerConfig(moments_dtype="bfloat16")
+HALF = Optimizer(moments_dtype="bfloat16")
 CONFIGS = {
     "adamw": HALF,
     "adamw, corrected": dataclasses.replace(HALF, bias_correction=True),
@@ -100,11 +99,11 @@ def test_the_second_moment_moves_where_the_nearest_number_stands_still() -> None
         for name, config in CONFIGS.items()
     ],
 )
-def test_every_optimizer_keeps_them_small_and_moves_almost_as_in_float32(config: OptimizerConfig) -> None:
+def test_every_optimizer_keeps_them_small_and_moves_almost_as_in_float32(config: Optimizer) -> None:
     result = []
     for each in (config, dataclasses.replace(config, moments_dtype="float32")):
         params = nested(start())
-        optimizer = make_optimizer(each, make_schedule(SCHEDULE), params)
+        optimizer = each.make(SCHEDULE.rate, params)
         state, update = optimizer.init(params), jit(optimizer.update)
         types = {leaf.dtype.name for leaf in jax.tree.leaves(state) if leaf.ndim and leaf.dtype != jnp.int32}
         for grads in gradients():
@@ -126,7 +125,7 @@ def test_they_are_the_same_on_every_mesh_and_lie_as_their_parameters_do(
     fresh_params: Params, mesh_of: Callable[..., Mesh]
 ) -> None:
     """P20, for random rounding: the same gradients give the same bits (clipping adds in another order)."""
-    optimizer = make_optimizer(dataclasses.replace(HALF, clip_norm=0.0), lambda step: 0.1, fresh_params, seed=3)
+    optimizer = dataclasses.replace(HALF, clip_norm=0.0).make(lambda step: 0.1, fresh_params, seed=3)
     grads = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.3, np.float32), fresh_params)
     result = []
     for sizes in ((1, 1, 1), (2, 2, 2)):
@@ -149,7 +148,7 @@ def test_another_seed_rounds_in_another_way() -> None:
     grads = {"dense": {"kernel": jnp.full((32, 32), 0.3)}}
 
     def moment(seed: int) -> np.ndarray:
-        optimizer = make_optimizer(HALF, lambda step: 0.1, params, seed=seed)
+        optimizer = HALF.make(lambda step: 0.1, params, seed=seed)
         state = jit(lambda: optimizer.update(grads, optimizer.init(params), params)[1])()
         return np.asarray(state[1].inner.nu["dense"]["kernel"])
 
@@ -160,7 +159,7 @@ def test_another_seed_rounds_in_another_way() -> None:
 def test_they_take_half_of_the_memory(fresh_params: Params, mesh_of: Callable[..., Mesh]) -> None:
     sizes = {}
     for dtype in ("float32", "bfloat16"):
-        optimizer = make_optimizer(OptimizerConfig(moments_dtype=dtype), lambda step: 0.1, fresh_params)
+        optimizer = Optimizer(moments_dtype=dtype).make(lambda step: 0.1, fresh_params)
         state = jax.eval_shape(lambda optimizer=optimizer: new_state(fresh_params, {}, optimizer))
         sizes[dtype] = bytes_per_device(state, mesh_of(1, 2, 1))
     weights = bytes_per_device(jax.eval_shape(lambda: new_state(fresh_params, {}, optax.identity())), mesh_of(1, 2, 1))
@@ -171,12 +170,12 @@ def test_they_take_half_of_the_memory(fresh_params: Params, mesh_of: Callable[..
 def test_a_checkpoint_holds_them_and_what_follows_is_the_same(tmp_path: Path) -> None:
     """P1, a short version (whole runs: tests/commands/test_moments_run.py): bit-exact, in another process as well."""
     params, config = nested(start()), CONFIGS["muon"]  # masks, a moment, and Adam's two
-    optimizer = make_optimizer(config, make_schedule(SCHEDULE), params)
+    optimizer = config.make(SCHEDULE.rate, params)
     update = jit(optimizer.update)
     states = [optimizer.init(params)]
     for grads in gradients():
         states.append(update(nested(grads), states[-1], params)[1])
-    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints = Checkpoints(tmp_path, Checkpointing(keep=1))
     checkpoints.save(2, states[2], {})
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), states[2])
     restored = checkpoints.restore(abstract)
@@ -189,4 +188,4 @@ def test_a_checkpoint_holds_them_and_what_follows_is_the_same(tmp_path: Path) ->
 
 def test_other_types_are_refused() -> None:
     with pytest.raises(UserError, match=r"optimizer\.moments_dtype.*float16"):
-        OptimizerConfig(moments_dtype="float16")
+        Optimizer(moments_dtype="float16")

@@ -13,12 +13,11 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
 from bertjax.config.distributed import AXES
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 from bertjax.training.sharding import host_copy, local_sequences, put_batch, put_tree, state_shardings
 from bertjax.training.state import TrainState, new_state
 from bertjax.training.step import compile_train_step, init_state
@@ -44,7 +43,7 @@ def test_a_state_comes_back_bit_by_bit_on_every_mesh(
     stored = {name: fresh_params["encoder"][name] for name in ("embeddings", "layers")}
     state = jax.device_get(new_state({"encoder": stored}, carry, optax.sgd(1.0)))
     laid = put_tree(state, state_shardings(state, mesh_of(*saved_on)))
-    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints = Checkpoints(tmp_path, Checkpointing(keep=1))
     checkpoints.save(1, laid, {})
     expected = jax.tree.leaves(state)
     for shape in MESHES:
@@ -107,8 +106,8 @@ def test_a_hundred_steps_on_any_number_of_devices(
 ) -> None:
     """P18, with dropout: losses within `most` of those of one device, and float32 weights within 1e-4."""
     model = dataclasses.replace(tiny_model, hidden_dropout=0.1, attention_dropout=0.1, compute_dtype=compute)
-    objective = MaskedLanguageModel(
-        MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs"), model, vocabulary
+    objective = Mlm(Masking(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs").build(
+        {"model": model}, vocabulary
     )
     optimizer = optax.adamw(1e-3)
 

@@ -11,19 +11,18 @@ import pytest
 from descent import SCHEDULE, gradients, jit, nested, start
 from jax.sharding import Mesh, PartitionSpec
 
-from bertjax.config.optimizer import OptimizerConfig
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params, reset_ema
-from bertjax.training.optimizers import UncorrectedAdamState, make_optimizer
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import Optimizer
 from bertjax.training.sharding import state_shardings
 from bertjax.training.state import TrainState, new_state
 from bertjax.training.step import init_state
+from bertjax.training.transforms import UncorrectedAdamState
 from bertjax.types import Params
 
 
 def optimizer(decay: float | None, name: str = "adamw") -> optax.GradientTransformation:
-    return make_optimizer(OptimizerConfig(name=name, ema_decay=decay), make_schedule(SCHEDULE), nested(start()))
+    return Optimizer(name=name, ema_decay=decay).make(SCHEDULE.rate, nested(start()))
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])
@@ -67,8 +66,8 @@ def test_every_optimizer_is_the_same_on_eight_devices(name: str, fresh_params: P
     """Ratios and means over a tensor are those of the whole tensor, and an average is sharded like its weights."""
     rng = np.random.default_rng(3)
     grads = [jax.tree.map(lambda leaf: np.float32(rng.normal(size=leaf.shape)), fresh_params) for _ in range(3)]
-    config = OptimizerConfig(name=name, ema_decay=0.5, learning_rate=0.01, weight_decay=0.1)
-    made = make_optimizer(config, lambda step: 0.01, fresh_params)
+    config = Optimizer(name=name, ema_decay=0.5, learning_rate=0.01, weight_decay=0.1)
+    made = config.make(lambda step: 0.01, fresh_params)
 
     def updated(state: TrainState, grads: Params) -> TrainState:
         updates, opt_state = made.update(grads, state.opt_state, state.params)
@@ -96,7 +95,7 @@ def test_every_optimizer_is_the_same_on_eight_devices(name: str, fresh_params: P
 def test_moments_of_every_optimizer_lie_as_their_parameters(tiny_params: Params, mesh_of: Callable) -> None:
     kernel = "encoder/layers/attention/query/kernel"
     for name in ("lamb", "stable_adamw", "muon"):
-        made = make_optimizer(OptimizerConfig(name=name), lambda step: 1e-3, tiny_params)
+        made = Optimizer(name=name).make(lambda step: 1e-3, tiny_params)
         state = jax.eval_shape(made.init, tiny_params)
         inner = state_shardings(state, mesh_of(2, 2, 2))[1]
         inner = inner[0].inner_state[0] if name == "muon" else inner
@@ -106,7 +105,7 @@ def test_moments_of_every_optimizer_lie_as_their_parameters(tiny_params: Params,
 @pytest.mark.long
 def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: Params, mesh_of: Callable) -> None:
     """Weights and average are both donated, and a shared buffer could be donated only once."""
-    made = make_optimizer(OptimizerConfig(ema_decay=0.9), lambda step: 1e-3, tiny_params)
+    made = Optimizer(ema_decay=0.9).make(lambda step: 1e-3, tiny_params)
     mesh = mesh_of(1)
     with jax.set_mesh(mesh):
         state = init_state(mesh, objective, made, seed=0)

@@ -9,12 +9,11 @@ import optax
 import pytest
 from descent import SCHEDULE, Flat, apart, assert_same, jit, nested, start, train, trained, written_down
 
-from bertjax.config.optimizer import OptimizerConfig
-from bertjax.training.optimizers import scale_by_trust_ratio
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import Optimizer
+from bertjax.training.transforms import scale_by_trust_ratio
 
 
-def authors(config: OptimizerConfig, excluded: tuple[str, ...] = ("bias", "scale")) -> Flat:
+def authors(config: Optimizer, excluded: tuple[str, ...] = ("bias", "scale")) -> Flat:
     """google-research/albert:lamb_optimizer.py, LAMBOptimizer.apply_gradients."""
     mean, square = defaultdict(float), defaultdict(float)
 
@@ -36,14 +35,14 @@ def authors(config: OptimizerConfig, excluded: tuple[str, ...] = ("bias", "scale
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
 def test_lamb_is_that_of_the_authors_in_every_layer(clip_norm: float) -> None:
     """No bias correction; a tensor of norm zero, biases and scales keep the ratio 1."""
-    config = OptimizerConfig(name="lamb", weight_decay=0.3, clip_norm=clip_norm)
+    config = Optimizer(name="lamb", weight_decay=0.3, clip_norm=clip_norm)
     assert_same(trained(config), authors(config))
 
 
 def test_what_is_not_rescaled_can_be_chosen() -> None:
-    config = OptimizerConfig(name="lamb", weight_decay=0.3, trust_exclude=(r"dense/.*", r"layers/\d/scale"))
+    config = Optimizer(name="lamb", weight_decay=0.3, trust_exclude=(r"dense/.*", r"layers/\d/scale"))
     assert_same(trained(config), authors(config, excluded=("dense", "scale")))
-    everything = OptimizerConfig(name="lamb", weight_decay=0.3, trust_exclude=())
+    everything = Optimizer(name="lamb", weight_decay=0.3, trust_exclude=())
     assert_same(trained(everything), authors(everything, excluded=()))
 
 
@@ -57,10 +56,10 @@ def test_layers_of_one_stack_may_differ_in_being_rescaled() -> None:
 @pytest.mark.long
 def test_with_bias_correction_it_is_optax_lamb_of_layers_apart() -> None:
     """optax has no exclusions and uses one ratio per leaf: it is right for a tree without stacks."""
-    config = OptimizerConfig(
+    config = Optimizer(
         name="lamb", bias_correction=True, weight_decay=0.3, clip_norm=0.0, decay_exclude=(), trust_exclude=()
     )
-    reference = optax.lamb(make_schedule(SCHEDULE), eps=config.eps, weight_decay=0.3)
+    reference = optax.lamb(SCHEDULE.rate, eps=config.eps, weight_decay=0.3)
     state = {path: jit(reference.init)(np.float32(value)) for path, value in apart(start()).items()}
     update = jit(reference.update)
 
@@ -73,6 +72,6 @@ def test_with_bias_correction_it_is_optax_lamb_of_layers_apart() -> None:
 
 def test_one_ratio_for_a_whole_stack_would_be_another_optimizer() -> None:
     """The premise: with optax's LAMB on the stacked tree, the layers' norms depend on each other."""
-    config = OptimizerConfig(name="lamb", bias_correction=True, clip_norm=0.0, decay_exclude=(), trust_exclude=())
-    stacked = train(optax.lamb(make_schedule(SCHEDULE), eps=config.eps, weight_decay=config.weight_decay))
+    config = Optimizer(name="lamb", bias_correction=True, clip_norm=0.0, decay_exclude=(), trust_exclude=())
+    stacked = train(optax.lamb(SCHEDULE.rate, eps=config.eps, weight_decay=config.weight_decay))
     assert np.abs(stacked["layers/kernel/0"] - trained(config)["layers/kernel/0"]).max() > 1.0

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from descent import jit
 
-from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.training.optimizers import lr_rules, make_optimizer
+from bertjax.training.optimizer import Optimizer
 from bertjax.training.param_rules import match_rule, resolve_multipliers
 from bertjax.types import Params
 
@@ -29,7 +28,7 @@ def tree(shapes: dict[str, tuple[int, ...]]) -> Params:
 
 def factors(shapes: dict[str, tuple[int, ...]], **settings: object) -> dict[str, list[float]]:
     params = tree(shapes)
-    rules = lr_rules(OptimizerConfig(**settings), params)
+    rules = Optimizer(**settings).lr_rules(params)
     result = flatten_tree(resolve_multipliers(rules, params, "rates")).items()
     return {path: pytest.approx(np.ravel(numbers).tolist(), rel=1e-6) for path, numbers in result}
 
@@ -99,7 +98,7 @@ def test_named_rates_come_first() -> None:
 
 
 def test_without_decay_there_is_one_rule() -> None:
-    assert lr_rules(OptimizerConfig(), tree(BERT)) == [(".*", 1.0)]
+    assert Optimizer().lr_rules(tree(BERT)) == [(".*", 1.0)]
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw", "muon"])
@@ -109,7 +108,7 @@ def test_every_optimizer_heeds_them(name: str) -> None:
     grads = jax.tree.map(lambda leaf: np.full_like(leaf, 0.1), params)
 
     def update(**settings: object) -> np.ndarray:
-        optimizer = make_optimizer(OptimizerConfig(name=name, **settings), lambda step: 1.0, params)
+        optimizer = Optimizer(name=name, **settings).make(lambda step: 1.0, params)
         updates, _ = jit(optimizer.update)(grads, optimizer.init(params), params)
         return np.asarray(updates["encoder"]["layers"]["query"]["kernel"])
 
@@ -119,5 +118,5 @@ def test_every_optimizer_heeds_them(name: str) -> None:
 
 def test_a_decay_is_a_share() -> None:
     with pytest.raises(UserError, match=r"layerwise_lr_decay must lie in \(0, 1\)"):
-        OptimizerConfig(layerwise_lr_decay=1.5)
-    assert match_rule(lr_rules(OptimizerConfig(layerwise_lr_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0
+        Optimizer(layerwise_lr_decay=1.5)
+    assert match_rule(Optimizer(layerwise_lr_decay=0.5).lr_rules(tree(BERT)), "mlm_head/bias", "rates") == 1.0

@@ -14,11 +14,14 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from loop_lab import loop_settings
 from ml_collections import ConfigDict
 
+from bertjax.config.defaults import base_config
+from bertjax.config.overrides import set_values
 from bertjax.config.phases import Phase
-from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
+from bertjax.experiment.config import parse
 from bertjax.objectives.base import StepInputs
 from bertjax.training import loop
 from bertjax.training.anomalies import NonFiniteLossError
@@ -131,7 +134,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
         program |= {name: changes.pop(name) for name in list(changes) if name in program}
         program["evaluate"] = make_evaluate(eval_step, program.pop("eval_sets"), program["objective"], mesh_of(1))
         settings = {
-            "config": LoopConfig(num_steps, log, evaluate, checkpoint, minutes),
+            "config": loop_settings(num_steps, log, evaluate, checkpoint, minutes),
             "programs": [PhaseProgram(phase=Phase(0, ConfigDict()), **program)],
             "frozen": {},
             "schedule": lambda step: 0.1 * step,
@@ -295,7 +298,7 @@ def test_a_profile_covers_the_requested_steps(
 
     monkeypatch.setattr(loop.jax.profiler, "start_trace", start_trace)
     monkeypatch.setattr(loop.jax.profiler, "stop_trace", lambda: events.append("stop"))
-    train(make_run(config=LoopConfig(6, 1, 0, 0, None, profiled)), start(step=begun))
+    train(make_run(config=loop_settings(6, 1, 0, 0, None, profiled)), start(step=begun))
     assert events.count("stop") == bool(dispatched)
     if dispatched:
         first, last = events.index(f"start {tmp_path / 'profile'}"), events.index("stop")
@@ -312,7 +315,7 @@ def test_a_trace_that_fails_does_not_end_the_run(
 
     monkeypatch.setattr(loop.jax.profiler, "start_trace", lambda *_, **__: None)
     monkeypatch.setattr(loop.jax.profiler, "stop_trace", full)
-    state, _ = train(make_run(config=LoopConfig(6, 1, 0, 0, None, "3:4")), start())
+    state, _ = train(make_run(config=loop_settings(6, 1, 0, 0, None, "3:4")), start())
     assert state.step == 6
     assert "warning: profile.steps gave no trace ([Errno 28] No space left on device)" in capsys.readouterr().out
 
@@ -338,9 +341,9 @@ def test_steps_go_in_groups_and_their_metrics_are_their_own(make_run: Callable, 
             sent.append(len(batches))
             return state, jax.tree.map(lambda *leaves: np.stack(leaves), *result)
 
-        config = dataclasses.replace(run.config, steps_per_dispatch=3)
+        run.config.train = dataclasses.replace(run.config.train, steps_per_dispatch=3)
         program = dataclasses.replace(run.programs[0], train_steps=train_steps)
-        return dataclasses.replace(run, programs=[program], config=config)
+        return dataclasses.replace(run, programs=[program])
 
     state, _ = train(together(make_run(num_steps=14, log=6, checkpoint=7)), start())
     assert state.step == 14 and sent == [3, 3, 3]  # 7 ends a group, and 8, 13 and 14 remain
@@ -369,7 +372,7 @@ def with_metrics(run: RunContext, name: str, values: list[float]) -> RunContext:
 def test_patience_ends_a_run_and_saves_it(
     make_run: Callable, events: Events, capsys: pytest.CaptureFixture, name: str, values: list[float], last: int
 ) -> None:
-    config = LoopConfig(10, 2, 2, 100, None, best_metric=name, patience=2)
+    config = loop_settings(10, 2, 2, 100, None, best_metric=name, patience=2)
     state, metrics = train(with_metrics(make_run(config=config), name, values), start())
     assert state.step == last == events.saved and events.closed
     assert ("ends at step 8: " in capsys.readouterr().out) == (last == 8)
@@ -378,7 +381,7 @@ def test_patience_ends_a_run_and_saves_it(
 
 def test_a_resumed_run_has_waited_as_long(make_run: Callable, events: Events) -> None:
     """Patience is counted across a stop, from the meta of the checkpoint; a run out of patience does not continue."""
-    config = LoopConfig(10, 2, 2, 4, None, best_metric="eval/f1", patience=2)
+    config = loop_settings(10, 2, 2, 4, None, best_metric="eval/f1", patience=2)
     restored_meta = {"early_stopping": {"name": "eval/f1", "value": 0.9, "evaluations_since_best": 1}}
     state, _ = train(
         with_metrics(make_run(config=config, restored_meta=restored_meta), "eval/f1", [0.5, 0.5]), start(4)
@@ -398,7 +401,7 @@ def test_a_resumed_run_has_waited_as_long(make_run: Callable, events: Events) ->
 
 
 def test_a_best_metric_that_there_is_not(make_run: Callable, events: Events) -> None:
-    config = LoopConfig(10, 2, 2, 2, None, best_metric="eval/accuracy")
+    config = loop_settings(10, 2, 2, 2, None, best_metric="eval/accuracy")
     with pytest.raises(
         UserError, match=r"best_metric=eval/accuracy is none of the metrics of an evaluation: eval/f1, "
     ):
@@ -408,7 +411,7 @@ def test_a_best_metric_that_there_is_not(make_run: Callable, events: Events) -> 
 
 def test_patience_needs_something_to_wait_for() -> None:
     with pytest.raises(UserError, match=r"eval\.patience waits for a better checkpoint\.best_metric"):
-        LoopConfig(10, 2, 2, 2, None, patience=2)
+        parse(set_values(base_config(), {"eval.patience": 2}))
 
 
 def test_callbacks_receive_every_evaluation(make_run: Callable, events: Events) -> None:

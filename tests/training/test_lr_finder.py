@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertjax.config.optimizer import ScheduleConfig
 from bertjax.errors import UserError
 from bertjax.training.lr_finder import candidate_lrs, has_diverged, smooth_losses, suggest_lrs
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import Schedule
 
 
 @pytest.mark.parametrize(("linear", "name"), [(True, "rising_linear"), (False, "rising_exponential")])
 def test_the_schedule_has_the_rates_of_the_test(linear: bool, name: str) -> None:
     expected = candidate_lrs(1e-6, 1e-1, 50, linear)
-    schedule = make_schedule(ScheduleConfig(name, 1e-1, 0, 50, end_lr_ratio=1e-5))
+    schedule = Schedule(name, learning_rate=1e-1, warmup_steps=0, num_steps=50, end_lr_ratio=1e-5).rate
     np.testing.assert_allclose([float(schedule(step)) for step in range(50)], expected, rtol=1e-4)
     steps = np.diff(expected if linear else np.log(expected))
     np.testing.assert_allclose(steps, steps[0])
@@ -70,4 +69,4 @@ def test_refused(low: float, high: float, steps: int, message: str) -> None:
 
 def test_a_rise_begins_above_zero() -> None:
     with pytest.raises(UserError, match=r"rises from schedule\.end_lr_ratio, which must be above 0"):
-        ScheduleConfig("rising_linear", 1.0, 0, 10)
+        Schedule("rising_linear", learning_rate=1.0, warmup_steps=0, num_steps=10)

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.metrics import mean_metrics
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Sum, Vocabulary
 
@@ -28,8 +27,8 @@ BATCH_SIZE = {"one token": [2], "two tokens": [2, 3], "separators": [2, 3, 3, 3]
 @pytest.fixture(scope="module")
 def run(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> Callable:
     """`run(batch)` -> loss, gradients, sums."""
-    config = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8))
-    objective = MaskedLanguageModel(config, dataclasses.replace(tiny_model, num_layers=1), vocabulary)
+    config = Mlm(Masking(mask_rate=0.3, max_predictions=8))
+    objective = config.build({"model": dataclasses.replace(tiny_model, num_layers=1)}, vocabulary)
     params = jit(objective.init)(jax.random.key(0))
 
     @jit

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertjax.config.training import AnomalyConfig
 from bertjax.errors import UserError
 from bertjax.training.anomalies import (
     Anomaly,
@@ -25,15 +24,16 @@ from bertjax.training.anomalies import (
 )
 from bertjax.training.logging import Console
 from bertjax.training.metric_buffer import MIN_UNREAD, MetricBuffer
+from bertjax.training.settings import Train
 from bertjax.types import Sum
 
 
 def tracker(factor: float | None = 10.0, meta: dict | None = None, **config: Any) -> AnomalyTracker:
-    return AnomalyTracker(run_of(AnomalyConfig(spike_factor=factor, **config)), [], meta or {})
+    return AnomalyTracker(run_of(Train(spike_factor=factor, **config)), [], meta or {})
 
 
-def run_of(config: AnomalyConfig) -> Any:
-    return SimpleNamespace(config=SimpleNamespace(anomalies=config))
+def run_of(config: Train) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(train=config))
 
 
 def noisy(count: int, level: float, seed: int = 0) -> list[float]:
@@ -111,7 +111,7 @@ def test_the_journal_is_read_back_up_to_a_step(tmp_path: Path) -> None:
         jumps[:1],
         jumps,
     )
-    book = AnomalyTracker(run_of(AnomalyConfig()), [], {}, [*jumps, BatchSkip(8, 11, 19, "again")])
+    book = AnomalyTracker(run_of(Train()), [], {}, [*jumps, BatchSkip(8, 11, 19, "again")])
     assert [book.next_cursor(*index) for index in ((4, 4), (8, 11), (8, 12), (12, 19))] == [7, 19, 12, 19]
     write_batch_skips(tmp_path, [])
     assert read_batch_skips(tmp_path, 100) == []
@@ -149,7 +149,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, f
         written: dict[int, dict] = {}
         phase = SimpleNamespace(objective=SimpleNamespace(loss_weights={"mlm": 1.0}), title="first")
         run = SimpleNamespace(
-            config=SimpleNamespace(anomalies=AnomalyConfig(**config), log_interval_steps=log, num_steps=10**6),
+            config=SimpleNamespace(train=Train(num_steps=10**6, log_interval_steps=log, **config)),
             console=Console(0, 10**6, interactive=False),
             write=lambda step, record: written.update({step: record}),
             schedule=lambda step: 0.1,
@@ -244,4 +244,4 @@ def test_batches_are_written_until_there_are_many(window: Callable, capsys: pyte
 )
 def test_settings_that_make_no_sense_are_named(change: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        AnomalyConfig(**change)
+        Train(**change)

@@ -8,20 +8,21 @@ import jax
 import numpy as np
 import optax
 import pytest
+from loop_lab import loop_settings
 
-from bertjax.config.training import LoopConfig
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.mlm import Mlm
 from bertjax.training.loop import steps_per_dispatch
+from bertjax.training.settings import LoopSettings
 from bertjax.training.sharding import put_batch
 from bertjax.training.step import compile_train_step
 
 QUICK = {"xla_backend_optimization_level": 0}
 
 
-def sizes(config: LoopConfig, start: int = 0) -> list[int]:
+def sizes(config: LoopSettings, start: int = 0) -> list[int]:
     result = []
-    while start + sum(result) < config.num_steps:
+    while start + sum(result) < config.train.num_steps:
         result.append(steps_per_dispatch(config, start + sum(result)))
     return result
 
@@ -30,19 +31,19 @@ def sizes(config: LoopConfig, start: int = 0) -> list[int]:
     ("marks", "expected"),
     [
         ({}, [4, 4, 4, 4, 4]),
-        ({"log_interval_steps": 8}, [4, 4, 4, 4, 4]),
-        ({"log_interval_steps": 6}, [4, 1, 1, 1, 1, 4, 4, 1, 1, 1, 1]),
-        ({"eval_interval_steps": 10}, [4, 4, 1, 1, 1, 1, 4, 4]),
-        ({"checkpoint_interval_steps": 2}, [1] * 20),
+        ({"log": 8}, [4, 4, 4, 4, 4]),
+        ({"log": 6}, [4, 1, 1, 1, 1, 4, 4, 1, 1, 1, 1]),
+        ({"evaluate": 10}, [4, 4, 1, 1, 1, 1, 4, 4]),
+        ({"checkpoint": 2}, [1] * 20),
         ({"num_steps": 18}, [4, 4, 4, 4, 1, 1]),
-        ({"profile_steps": "6:8"}, [4, 1, 1, 1, 1, 4, 4, 4]),
-        ({"profile_steps": "5:8"}, [4, 4, 4, 4, 4]),
+        ({"profile": "6:8"}, [4, 1, 1, 1, 1, 4, 4, 4]),
+        ({"profile": "5:8"}, [4, 4, 4, 4, 4]),
         ({"steps_per_dispatch": 1}, [1] * 20),
     ],
 )
 def test_a_group_ends_where_something_is_due(marks: dict, expected: list[int]) -> None:
-    settings = {"num_steps": 20, "log_interval_steps": 20, "eval_interval_steps": 0, "checkpoint_interval_steps": 0}
-    config = LoopConfig(**{**settings, "checkpoint_interval_minutes": None, "steps_per_dispatch": 4, **marks})
+    settings = {"num_steps": 20, "log": 20, "evaluate": 0, "checkpoint": 0, "steps_per_dispatch": 4}
+    config = loop_settings(**{**settings, **marks})
     assert sizes(config) == expected
     ends = np.cumsum(expected).tolist()
     for number, end in enumerate(ends[:-1]):  # stopped there, and resumed with
@@ -52,7 +53,7 @@ def test_a_group_ends_where_something_is_due(marks: dict, expected: list[int]) -
 @pytest.mark.long
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
 def test_steps_at_once_are_the_steps_one_by_one(
-    mesh_of: Callable, start_on: Callable, batch_of: Callable, objective: MaskedLanguageModel, shape: tuple
+    mesh_of: Callable, start_on: Callable, batch_of: Callable, objective: Mlm, shape: tuple
 ) -> None:
     """Weights, moments, cursor, and the metrics of every step."""
     mesh, optimizer = mesh_of(*shape), optax.adam(1e-3)

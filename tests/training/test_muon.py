@@ -10,17 +10,15 @@ import optax
 import pytest
 from descent import SCHEDULE, Flat, apart, assert_same, gradients, jit, nested, start, trained
 
-from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.training.optimizers import make_optimizer
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import Optimizer
 from bertjax.types import Params
 
 
-def reference(config: OptimizerConfig, consistent_rms: float | None = 0.2, beta: float = 0.95) -> Flat:
+def reference(config: Optimizer, consistent_rms: float | None = 0.2, beta: float = 0.95) -> Flat:
     """Applies the published momentum and optax's Muon to a tree of separate matrices, and its AdamW to the rest."""
-    schedule, params = make_schedule(SCHEDULE), jax.tree.map(np.float32, apart(start()))
+    schedule, params = SCHEDULE.rate, jax.tree.map(np.float32, apart(start()))
     decayed = {path: not {"bias", "scale"} & set(path.split("/")) for path in params}
     adam = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=_of(decayed))
     decay = {"weight_decay": config.weight_decay, "consistent_rms": consistent_rms}
@@ -42,17 +40,17 @@ def _of(decayed: dict[str, bool]) -> Callable[[Params], Params]:
 
 
 def test_every_matrix_of_a_stack_is_orthogonalised_by_itself() -> None:
-    config = OptimizerConfig(name="muon", bias_correction=True, weight_decay=0.3, clip_norm=0.0)
+    config = Optimizer(name="muon", bias_correction=True, weight_decay=0.3, clip_norm=0.0)
     assert_same(trained(config), reference(config))
 
 
 def test_the_first_scaling_and_another_momentum() -> None:
-    config = OptimizerConfig(name="muon", bias_correction=True, clip_norm=0.0, muon_rms=0.0, muon_momentum=0.8)
+    config = Optimizer(name="muon", bias_correction=True, clip_norm=0.0, muon_rms=0.0, muon_momentum=0.8)
     assert_same(trained(config), reference(config, consistent_rms=None, beta=0.8))
 
 
 def test_embeddings_heads_norms_and_biases_are_left_to_adam(tiny_params: Params) -> None:
-    optimizer = make_optimizer(OptimizerConfig(name="muon"), lambda step: 1.0, tiny_params)
+    optimizer = Optimizer(name="muon").make(lambda step: 1.0, tiny_params)
     muon, adam = jax.eval_shape(optimizer.init, tiny_params)[1]
     orthogonal = set(flatten_tree(muon.inner_state[0].mu))
     others = set(flatten_tree(adam.inner_state.mu))
@@ -72,15 +70,15 @@ def test_embeddings_heads_norms_and_biases_are_left_to_adam(tiny_params: Params)
 )
 def test_what_muon_cannot_take_is_refused(include: tuple[str, ...], words: str, tiny_params: Params) -> None:
     with pytest.raises(UserError, match=words):
-        make_optimizer(OptimizerConfig(name="muon", muon_include=include), lambda step: 1.0, tiny_params)
+        Optimizer(name="muon", muon_include=include).make(lambda step: 1.0, tiny_params)
 
 
 def test_muon_updates_have_the_size_of_adams() -> None:
     """Root mean square 0.2 sqrt(max(in, out)) / sqrt(max(in, out)) of an orthogonal matrix, within Newton-Schulz."""
     rng = np.random.default_rng(0)
     params = nested({"layers/kernel": rng.normal(size=(2, 32, 64))})
-    config = OptimizerConfig(name="muon", weight_decay=0.0, clip_norm=0.0)
-    optimizer = make_optimizer(config, lambda step: 1.0, params)
+    config = Optimizer(name="muon", weight_decay=0.0, clip_norm=0.0)
+    optimizer = config.make(lambda step: 1.0, params)
     grads = nested({"layers/kernel": rng.normal(size=(2, 32, 64)) * [[[1.0]], [[1e-3]]]})
     updates, _ = jit(optimizer.update)(grads, optimizer.init(params), params)
     rms = np.sqrt((np.asarray(updates["layers"]["kernel"]) ** 2).mean((1, 2)))

@@ -9,13 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
-from bertjax.training.optimizers import make_optimizer
-from bertjax.training.schedules import make_schedule
+from bertjax.training.optimizer import Optimizer, Schedule
 from bertjax.types import Params
 
 STEPS = 5
-SCHEDULE = ScheduleConfig("bert", 0.1, 2, 10)
+SCHEDULE = Schedule("bert", learning_rate=0.1, warmup_steps=2, num_steps=10)
 DECAYED = ("dense/kernel", "layers/kernel")
 
 
@@ -54,11 +52,11 @@ def assert_same(result: Params, expected: Params) -> None:
     jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6), result, expected)
 
 
-def authors(config: OptimizerConfig, rate_of: Callable[[str], np.ndarray | float]) -> Params:
+def authors(config: Optimizer, rate_of: Callable[[str], np.ndarray | float]) -> Params:
     """google-research/bert:optimization.py, AdamWeightDecayOptimizer.apply_gradients, in float64."""
     params = start()
     mean, square = ({path: np.zeros_like(value) for path, value in params.items()} for _ in range(2))
-    schedule = make_schedule(SCHEDULE)
+    schedule = SCHEDULE.rate
     for step, grads in enumerate(gradients()):
         norm = np.sqrt(sum((grad**2).sum() for grad in grads.values()))
         factor = min(1.0, config.clip_norm / norm) if config.clip_norm else 1.0
@@ -75,37 +73,37 @@ def authors(config: OptimizerConfig, rate_of: Callable[[str], np.ndarray | float
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
 def test_adamw_is_that_of_the_authors(clip_norm: float) -> None:
     """No bias correction, epsilon outside the root, decay inside the product with the rate, none on bias and scale."""
-    config = OptimizerConfig(weight_decay=0.3, eps=1e-2, clip_norm=clip_norm)
-    result = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
+    config = Optimizer(weight_decay=0.3, eps=1e-2, clip_norm=clip_norm)
+    result = train(config.make(SCHEDULE.rate, nested(start())))
     assert_same(result, authors(config, lambda path: 1.0))
 
 
 def test_rates_scale_updates_and_decay_layer_by_layer() -> None:
-    config = OptimizerConfig(weight_decay=0.3, lr_mults=(r"layers/1/.*=0.5", r"dense/bias=0"))
-    result = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
+    config = Optimizer(weight_decay=0.3, lr_mults=(r"layers/1/.*=0.5", r"dense/bias=0"))
+    result = train(config.make(SCHEDULE.rate, nested(start())))
     layers = {"layers/kernel": np.reshape([1.0, 0.5], (2, 1, 1)), "layers/scale": np.reshape([1.0, 0.5], (2, 1))}
     assert_same(result, authors(config, lambda path: layers.get(path, 0.0 if path == "dense/bias" else 1.0)))
     np.testing.assert_array_equal(result["dense"]["bias"], nested(start())["dense"]["bias"])
 
 
 def test_with_bias_correction_it_is_optax_adamw() -> None:
-    config = OptimizerConfig(bias_correction=True, weight_decay=0.3, clip_norm=1.0, eps=1e-8)
-    schedule = make_schedule(SCHEDULE)
+    config = Optimizer(bias_correction=True, weight_decay=0.3, clip_norm=1.0, eps=1e-8)
+    schedule = SCHEDULE.rate
     mask = nested({path: np.asarray(path in DECAYED) for path in start()})
     reference = optax.chain(
         optax.clip_by_global_norm(1.0),
         optax.adamw(schedule, eps=1e-8, weight_decay=0.3, mask=jax.tree.map(bool, mask)),
     )
-    result = train(make_optimizer(config, schedule, nested(start())))
+    result = train(config.make(schedule, nested(start())))
     assert_same(result, train(reference))
-    uncorrected = authors(OptimizerConfig(weight_decay=0.3, eps=1e-8), lambda path: 1.0)
+    uncorrected = authors(Optimizer(weight_decay=0.3, eps=1e-8), lambda path: 1.0)
     assert np.abs(result["dense"]["kernel"] - uncorrected["dense"]["kernel"]).max() > 0.01
 
 
 def test_what_decays_can_be_chosen() -> None:
-    config = OptimizerConfig(weight_decay=0.3, decay_exclude=(r".*/layers/0/.*|layers/0/.*",))
+    config = Optimizer(weight_decay=0.3, decay_exclude=(r".*/layers/0/.*|layers/0/.*",))
     params = nested(start())
-    optimizer = make_optimizer(config, lambda step: 1.0, params)
+    optimizer = config.make(lambda step: 1.0, params)
     updates, _ = jax.jit(optimizer.update)(jax.tree.map(np.zeros_like, params), optimizer.init(params), params)
     np.testing.assert_allclose(updates["layers"]["kernel"][0], 0.0)
     np.testing.assert_allclose(updates["layers"]["kernel"][1], -0.3 * params["layers"]["kernel"][1], rtol=1e-6)
@@ -113,7 +111,7 @@ def test_what_decays_can_be_chosen() -> None:
 
 
 def test_abstract_parameters_suffice(tiny_params: Params) -> None:
-    optimizer = make_optimizer(OptimizerConfig(), lambda step: 1.0, tiny_params)
+    optimizer = Optimizer().make(lambda step: 1.0, tiny_params)
     state = jax.eval_shape(optimizer.init, tiny_params)
     moments = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
     assert moments == 2 * sum(leaf.size for leaf in jax.tree.leaves(tiny_params))

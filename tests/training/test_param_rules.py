@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
+from bertjax.training.optimizer import Optimizer
 from bertjax.training.param_rules import describe_rules, match_rule, num_stacked, resolve_multipliers, virtual_paths
 from bertjax.types import Params
 
@@ -57,7 +57,7 @@ def test_layers_that_agree_share_a_scalar(tiny_params: Params) -> None:
 
 
 def test_no_bias_and_no_norm_decays_and_everything_else_does(tiny_params: Params) -> None:
-    result = flatten_tree(resolve_multipliers(OptimizerConfig().decay_rules, tiny_params, "weight decay"))
+    result = flatten_tree(resolve_multipliers(Optimizer().decay_rules, tiny_params, "weight decay"))
     for path, factor in result.items():
         name = path.split("/")[-1]
         assert name in ("kernel", "embedding", "bias", "scale")

@@ -6,12 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config.optimizer import ScheduleConfig
-from bertjax.training.schedules import join_schedules, make_schedule
+from bertjax.training.optimizer import Schedule, join_schedules
 
 
 def rates(name: str, steps: list[int], peak: float = 1e-4, warmup: int = 10_000, total: int = 1_000_000) -> list[float]:
-    schedule = make_schedule(ScheduleConfig(name, peak, warmup, total))
+    schedule = Schedule(name, learning_rate=peak, warmup_steps=warmup, num_steps=total).rate
     return [float(schedule(step)) for step in steps]
 
 
@@ -42,7 +41,7 @@ def test_without_warmup_the_first_step_has_the_peak(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "linear", "cosine", "constant"])
 def test_a_traced_step_gives_the_same_rate(name: str) -> None:
-    schedule = make_schedule(ScheduleConfig(name, 1e-4, 10, 100))
+    schedule = Schedule(name, learning_rate=1e-4, warmup_steps=10, num_steps=100).rate
     traced = jax.jit(jax.vmap(schedule))(np.arange(0, 101, 5))
     np.testing.assert_allclose(traced, [float(schedule(step)) for step in range(0, 101, 5)], rtol=1e-5, atol=1e-11)
     assert traced.dtype == np.float32
@@ -53,7 +52,7 @@ def test_warmup_may_be_the_whole_run() -> None:
 
 
 def shares(name: str, steps: list[int], warmup: int, total: int, **settings: float | int) -> list[float]:
-    schedule = make_schedule(ScheduleConfig(name, 2.0, warmup, total, **settings))
+    schedule = Schedule(name, learning_rate=2.0, warmup_steps=warmup, num_steps=total, **settings).rate
     return [float(schedule(step)) / 2.0 for step in steps]
 
 
@@ -96,7 +95,7 @@ def test_inverse_sqrt_is_noams() -> None:
 def test_steps_fall_on_time() -> None:
     result = shares("step", [9, 10, 39, 40, 69, 70, 100], 10, 100, period_steps=30)
     np.testing.assert_allclose(result, [0.9, 1, 1, 0.1, 0.1, 0.01, 0.001], rtol=1e-5)
-    schedule = make_schedule(ScheduleConfig("step", 1.0, 0, 10**6, period_steps=997, factor=0.999))
+    schedule = Schedule("step", learning_rate=1.0, warmup_steps=0, num_steps=10**6, period_steps=997, factor=0.999).rate
     edges = np.arange(1, 900) * 997
     result = np.asarray(jax.jit(jax.vmap(schedule))(np.stack([edges - 1, edges])))
     np.testing.assert_allclose(result[1] / result[0], 0.999, rtol=1e-5)  # never one step early or late
@@ -119,10 +118,12 @@ def test_cycles_are_triangles() -> None:
     steps = [0, 500, 2000, 3000, 4000, 5000, 6000, 8000, 9999, 10_000]
     for factor in (1.0, 0.5):
         settings = {"end_lr_ratio": 1 / 6, "period_steps": 4000, "factor": factor}
-        schedule = make_schedule(ScheduleConfig("cyclical", 0.006, 0, 12_000, **settings))
+        schedule = Schedule("cyclical", learning_rate=0.006, warmup_steps=0, num_steps=12_000, **settings).rate
         expected = [cyclical(step, 0.001, 0.006, 2000, factor) for step in steps]
         np.testing.assert_allclose([float(schedule(step)) for step in steps], expected, rtol=1e-5)
-    assert float(make_schedule(ScheduleConfig("cyclical", 0.006, 0, 12_000))(1500)) == pytest.approx(0.006)
+    assert float(
+        Schedule("cyclical", learning_rate=0.006, warmup_steps=0, num_steps=12_000).rate(1500)
+    ) == pytest.approx(0.006)
 
 
 def test_slanted_triangles_are_ulmfits() -> None:
@@ -154,7 +155,10 @@ ALL = [
 def test_every_schedule_can_be_traced_and_stays_between_nothing_and_the_peak(
     name: str, warmup: int, settings: dict
 ) -> None:
-    schedule, steps = make_schedule(ScheduleConfig(name, 0.5, warmup, 100, **settings)), np.arange(0, 110)
+    schedule, steps = (
+        Schedule(name, learning_rate=0.5, warmup_steps=warmup, num_steps=100, **settings).rate,
+        np.arange(0, 110),
+    )
     traced = np.asarray(jax.jit(jax.vmap(schedule))(steps))
     np.testing.assert_allclose(traced, [float(schedule(step)) for step in steps], rtol=1e-5, atol=1e-7)
     assert traced.dtype == np.float32 and np.isfinite(traced).all()
@@ -163,7 +167,10 @@ def test_every_schedule_can_be_traced_and_stays_between_nothing_and_the_peak(
 
 
 def test_phases_have_peaks_of_their_own() -> None:
-    configs = [(start, ScheduleConfig("wsd", peak, 10, 100, decay_steps=20)) for start, peak in ((0, 8e-4), (60, 3e-4))]
+    configs = [
+        (start, Schedule("wsd", learning_rate=peak, warmup_steps=10, num_steps=100, decay_steps=20))
+        for start, peak in ((0, 8e-4), (60, 3e-4))
+    ]
     schedule = join_schedules(configs)
     np.testing.assert_allclose(
         [float(schedule(step)) for step in (5, 59, 60, 80, 85)], [4e-4, 8e-4, 3e-4, 3e-4, 1.5e-4], rtol=1e-6
@@ -171,7 +178,10 @@ def test_phases_have_peaks_of_their_own() -> None:
 
 
 def test_a_phase_follows_its_schedule_at_the_steps_of_the_run() -> None:
-    first, last = ScheduleConfig("constant", 8e-4, 10, 100), ScheduleConfig("cosine", 8e-4, 0, 100)
+    first, last = (
+        Schedule("constant", learning_rate=8e-4, warmup_steps=10, num_steps=100),
+        Schedule("cosine", learning_rate=8e-4, warmup_steps=0, num_steps=100),
+    )
     schedule, steps = join_schedules([(0, first), (50, last)]), np.arange(100)
-    expected = [float(make_schedule(first if step < 50 else last)(step)) for step in steps]
+    expected = [float((first if step < 50 else last).rate(step)) for step in steps]
     np.testing.assert_array_equal([float(schedule(step)) for step in steps], expected)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from descent import SCHEDULE, Flat, assert_same, trained, written_down
 
-from bertjax.config.optimizer import OptimizerConfig
-from bertjax.training.optimizers import make_optimizer
+from bertjax.training.optimizer import Optimizer
 
-CONFIG = OptimizerConfig(
+CONFIG = Optimizer(
     name="stable_adamw",
     learning_rate=SCHEDULE.learning_rate,
     b2=0.98,
@@ -23,7 +22,7 @@ CONFIG = OptimizerConfig(
 )
 
 
-def authors(config: OptimizerConfig, slowed: dict[tuple[str, int], float] | None = None) -> Flat:
+def authors(config: Optimizer, slowed: dict[tuple[str, int], float] | None = None) -> Flat:
     """AnswerDotAI/ModernBERT:src/optimizer.py (optimi's), decoupled decay with a peak rate; `slowed` receives every
     rms.
     """
@@ -66,7 +65,7 @@ def test_decay_follows_the_share_of_the_peak_and_not_the_rate() -> None:
     result = []
     for peak in (0.1, 1.0):
         config = dataclasses.replace(CONFIG, learning_rate=peak)
-        optimizer = make_optimizer(config, lambda step, peak=peak: 0.5 * peak, params)
+        optimizer = config.make(lambda step, peak=peak: 0.5 * peak, params)
         updates, _ = optimizer.update(jax.tree.map(np.zeros_like, params), optimizer.init(params), params)
         result.append(np.asarray(updates["dense"]["kernel"]))
     np.testing.assert_allclose(result[0], -0.5 * 0.05, rtol=1e-6)

@@ -12,11 +12,10 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.config.optimizer import OptimizerConfig
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.optimizers import make_optimizer
+from bertjax.objectives.mlm import Mlm
+from bertjax.training.optimizer import Optimizer
 from bertjax.training.sharding import put_batch
 from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.training.step import compile_eval_step, compile_train_step, eval_step, init_state, weighted_loss
@@ -33,7 +32,7 @@ MESHES = [
 
 @pytest.fixture(scope="module")
 def adamw(tiny_params: Params) -> optax.GradientTransformation:
-    return make_optimizer(OptimizerConfig(), lambda step: 1e-3, tiny_params)
+    return Optimizer().make(lambda step: 1e-3, tiny_params)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def one_device(run_steps: Callable, mesh_of: Callable, adamw: optax.GradientTran
 
 
 @pytest.fixture(scope="module")
-def reference(objective: MaskedLanguageModel, fresh_params: Params, batch_of: Callable) -> tuple[float, Params]:
+def reference(objective: Mlm, fresh_params: Params, batch_of: Callable) -> tuple[float, Params]:
     """Returns loss and gradient of the first batch, computed without the step."""
 
     @jit
@@ -81,9 +80,7 @@ def test_the_step_is_compiled_once_counts_and_learns(one_device: tuple, referenc
 
 
 @pytest.mark.parametrize("seed", [0, 7, -1, 2**31, 2**40 + 5])
-def test_a_seed_that_is_an_input_draws_the_same_bits(
-    seed: int, mesh_of: Callable, objective: MaskedLanguageModel
-) -> None:
+def test_a_seed_that_is_an_input_draws_the_same_bits(seed: int, mesh_of: Callable, objective: Mlm) -> None:
     step = compile_train_step(mesh_of(1), objective, optax.sgd(1.0), microbatches=1, seed=seed)
     result = jit(lambda base: jax.random.key_data(purpose_key(base, "dropout")))(step.seed)
     np.testing.assert_array_equal(result, jax.random.key_data(purpose_key(seed, "dropout")))
@@ -135,7 +132,7 @@ def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
     )
 
 
-def test_microbatches_mask_unequal_numbers(objective: MaskedLanguageModel, batch_of: Callable) -> None:
+def test_microbatches_mask_unequal_numbers(objective: Mlm, batch_of: Callable) -> None:
     """The premise of the tests above."""
     hidden = jit(objective.corrupt)(batch_of(0), purpose_key(0, "corrupt"), np.int32(0))
     counts = np.asarray(hidden["masked_weights"]).reshape(4, 4, -1).sum((0, 2))
@@ -196,7 +193,7 @@ def test_weighted_loss_divides_by_at_least_one() -> None:
 
 @pytest.mark.long
 def test_evaluation_hides_the_same_tokens_every_time(
-    objective: MaskedLanguageModel, mesh_of: Callable, batch_of: Callable, one_device: tuple
+    objective: Mlm, mesh_of: Callable, batch_of: Callable, one_device: tuple
 ) -> None:
     """On another mesh too; the masks differ from those of any training step."""
     params, result = jax.device_get(one_device[0].params), []
@@ -222,7 +219,7 @@ def test_purposes_and_seeds_have_keys_of_their_own() -> None:
 
 
 def test_a_state_is_drawn_onto_the_mesh_and_does_not_depend_on_it(
-    objective: MaskedLanguageModel, mesh_of: Callable, fresh_params: Params, adamw: optax.GradientTransformation
+    objective: Mlm, mesh_of: Callable, fresh_params: Params, adamw: optax.GradientTransformation
 ) -> None:
     mesh = mesh_of(2, 2, 2)
     with jax.set_mesh(mesh):

@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 from descent import jit
 
-from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config.optimizer import OptimizerConfig
+from bertjax.checkpoint.manager import Checkpointing, Checkpoints
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params
-from bertjax.training.optimizers import lr_rules, make_optimizer
+from bertjax.training.optimizer import Optimizer
 from bertjax.training.param_rules import match_rule
 from bertjax.training.state import COUNTER_DEFAULTS, new_state
 from bertjax.types import Params
 
 LAYERS = 3
 STORED = Path(__file__).with_name("unfreezing_e881f67.state")
-STORED_CONFIG = OptimizerConfig(
+STORED_CONFIG = Optimizer(
     learning_rate=0.1, bias_correction=True, unfreeze=(r"encoder/embeddings/.*=6", r"encoder/layers/1/.*=2")
 )
 
@@ -55,8 +54,8 @@ def moved(before: Params, after: Params) -> list[str]:
 def course(updates: int, grads: Any = None, **settings: Any) -> tuple[list[list[str]], Params, Any]:
     """Returns what moved at every step, the parameters after the last, and the optimizer's state."""
     params = params_of()
-    config = OptimizerConfig(learning_rate=0.1, **settings)
-    optimizer = make_optimizer(config, lambda step: 0.1, params)
+    config = Optimizer(learning_rate=0.1, **settings)
+    optimizer = config.make(lambda step: 0.1, params)
     step, state, result = jit(optimizer.update), optimizer.init(params), []
     for number in range(updates):
         gradients = params_of(number + 1) if grads is None else grads(number)
@@ -101,8 +100,8 @@ def test_a_checkpoint_with_one_count_for_all_parameters_resumes(tmp_path: Path) 
     """Step 4 of commit e881f67: what it trained goes on with the count of the run, what it froze begins with 1."""
     shutil.unpack_archive(STORED, tmp_path, "xztar", filter="data")
     params, stored = params_of(), np.load(tmp_path / "next.npy")
-    optimizer = make_optimizer(STORED_CONFIG, lambda step: 0.1, params)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, read_only=True)
+    optimizer = STORED_CONFIG.make(lambda step: 0.1, params)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", Checkpointing(keep=1), read_only=True)
     with contextlib.closing(checkpoints):
         restored = checkpoints.restore(jax.eval_shape(lambda: new_state(params, {}, optimizer)), 4, COUNTER_DEFAULTS)
     assert restored is not None
@@ -159,7 +158,7 @@ def test_the_average_follows_the_weights_that_there_are() -> None:
 
 def test_rates_rise_by_equal_factors_to_the_head() -> None:
     """fastai's slice(1e-5, 1e-1) over embeddings, three layers and head."""
-    rules = lr_rules(OptimizerConfig(learning_rate=1e-1, bottom_lr=1e-5), params_of())
+    rules = Optimizer(learning_rate=1e-1, bottom_lr=1e-5).lr_rules(params_of())
     paths = ["encoder/embeddings/word_embeddings/embedding", *(f"encoder/layers/{i}/query/kernel" for i in range(3))]
     result = [1e-1 * match_rule(rules, path, "rates") for path in [*paths, "sequence_head/output/kernel"]]
     np.testing.assert_allclose(result, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rtol=1e-6)
@@ -175,9 +174,9 @@ def test_rates_rise_by_equal_factors_to_the_head() -> None:
 )
 def test_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        OptimizerConfig(**settings)
+        Optimizer(**settings)
 
 
 def test_a_broken_rule_names_its_key() -> None:
     with pytest.raises(UserError, match=r"optimizer\.unfreeze: 'encoder' is not REGEX=STEP"):
-        OptimizerConfig(unfreeze=("encoder",))
+        Optimizer(unfreeze=("encoder",))

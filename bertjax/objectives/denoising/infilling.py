@@ -9,17 +9,18 @@ concern texts of a few tokens.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from bertjax.config.encoder_decoder import EncoderDecoderConfig
-from bertjax.config.objectives.denoising import InfillingConfig
+from bertjax.config.fields import setting
 from bertjax.objectives.base import FlopsTerm, Key, example_keys
-from bertjax.objectives.denoising.layout import as_target, count_in_example, drop_tokens
+from bertjax.objectives.denoising.layout import WHOLE_TEXTS, as_target, count_in_example, drop_tokens
 from bertjax.objectives.masking.tokens import (
     DECISION,
     LENGTH,
@@ -35,32 +36,53 @@ from bertjax.objectives.masking.tokens import (
     words_from_starts,
 )
 from bertjax.objectives.masking.whole_word import RandomOrder, lookup_by_example, select_in_random_order
-from bertjax.objectives.seq2seq import SequenceToSequence
+from bertjax.objectives.seq2seq import EncoderDecoderObjective
 from bertjax.types import Batch, Vocabulary
 
 _LEAST_PROBABILITY = 1e-7  # as in fairseq: longer spans are left out
 
 
-class Infilling(SequenceToSequence):
-    """An encoder-decoder that rebuilds a text from one with masked spans and permuted sentences."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Infilling(EncoderDecoderObjective, group="objective.infilling"):
+    """An encoder-decoder that rebuilds a text from one with masked spans and permuted sentences, by default as BART."""
 
+    title = "text infilling"
     loss_name = "infilling"
-    config: InfillingConfig
+    example_formats = WHOLE_TEXTS
+    loss_titles: ClassVar[dict[str, str]] = {"infilling": "Original text"}
 
-    def __init__(self, config: InfillingConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary):
-        super().__init__(config, model, vocabulary)
-        self.vocabulary = vocabulary
-        source = 1.0 - config.mask_rate + config.mask_rate / max(config.mean_span, 1.0)
-        self.flops_terms = (FlopsTerm(model.encoder, 0.0, source), FlopsTerm(model.decoder, 1.0))
+    mask_rate: float = setting(
+        0.3, at_least=0.0, below=1.0, help="Sum of the lengths of the masked spans, as a share of the tokens."
+    )
+    mean_span: float = setting(
+        3.0,
+        above=0.0,
+        at_most=20.0,
+        help="Mean of the Poisson distribution of span lengths; each span becomes one mask token, a span of length 0 "
+        "inserts one.",
+    )
+    permute_sentences: bool = setting(
+        True, help="Put the sentences, which full stops end, into a random order before masking."
+    )
+
+    @property
+    def summary(self) -> str:
+        permuted = " and sentence permutation" if self.permute_sentences else ""
+        return f"{self.title}{permuted} ({self.mask_rate:.0%} of the tokens, spans of {self.mean_span:g})"
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        source = 1.0 - self.mask_rate + self.mask_rate / max(self.mean_span, 1.0)
+        return (FlopsTerm(self.towers.encoder, 0.0, source), FlopsTerm(self.towers.decoder, 1.0))
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Permutes sentences, masks spans and adds the original text as target."""
         keys, vocabulary = example_keys(jax.random.fold_in(key, cursor), batch), self.vocabulary
         tokens = locate_tokens(batch, keys, vocabulary, allow_mask_special=False, allow_mask_unk=True)
         ids = tokens.ids
-        if self.config.permute_sentences:
+        if self.permute_sentences:
             ids = permute_sentences(tokens, vocabulary)
-        keep, ids = fill_in(self.config, tokens, ids, vocabulary)
+        keep, ids = fill_in(self, tokens, ids, vocabulary)
         corrupted = drop_tokens(batch, keep, ids.shape[1], ids, vocabulary.pad_id)
         return super().corrupt({**corrupted, **as_target(tokens.ids, tokens.segments)}, key, cursor)
 
@@ -92,7 +114,7 @@ def permute_sentences(tokens: Tokens, vocabulary: Vocabulary) -> Int[Array, "B S
 
 
 def fill_in(
-    config: InfillingConfig, tokens: Tokens, ids: Int[Array, "B S"], vocabulary: Vocabulary
+    config: Infilling, tokens: Tokens, ids: Int[Array, "B S"], vocabulary: Vocabulary
 ) -> tuple[Bool[Array, "B S"], Int[Array, "B S"]]:
     """Returns the slots that the corrupted text takes, and its ids there.
 
@@ -126,7 +148,7 @@ def fill_in(
 
 
 def draw_lengths(
-    config: InfillingConfig, words: Words, noise: Array, total: Int[Array, "B E"]
+    config: Infilling, words: Words, noise: Array, total: Int[Array, "B E"]
 ) -> tuple[Int[Array, "B S"], Int[Array, "B E"]]:
     """Draws Poisson lengths until they sum to the budget.
 

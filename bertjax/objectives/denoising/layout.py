@@ -8,6 +8,9 @@ from jaxtyping import Array, Bool, Int
 
 from bertjax.types import Batch
 
+WHOLE_TEXTS = ("block", "doc_sentences")
+"""Example formats whose examples are [CLS], text, [SEP]."""
+
 
 def close_gaps(keep: Bool[Array, "B S"], size: int, values: Int[Array, "B S"]) -> Int[Array, "B T"]:
     """Returns the values of the kept slots, in their order at the beginning of a row; zeros follow.

@@ -10,14 +10,17 @@ masks whole words in the decoder, this one tokens.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.config.fields import phase_setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.denoising import RetroMaeConfig
+from bertjax.errors import UserError
 from bertjax.models.heads import gather_positions
 from bertjax.models.linear import Key
 from bertjax.models.model import Model, bind, init_params
@@ -25,13 +28,14 @@ from bertjax.models.rope import sinusoids
 from bertjax.objectives.base import (
     FlopsTerm,
     LossOutputs,
-    Network,
     Objective,
     StepInputs,
     encoder_inputs,
     example_keys,
 )
+from bertjax.objectives.denoising.layout import WHOLE_TEXTS
 from bertjax.objectives.masking.corrupt import mask_batch
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.tokens import SAMPLE, is_text, locate_tokens, token_keys
 from bertjax.objectives.vocab_loss import chunked_vocab_loss_sums, unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Vocabulary
@@ -40,18 +44,48 @@ _LAYER_KEY = 0x2E7  # differs from those of the encoder's parameters
 _VISIBLE_KEY = 0x515
 
 
-class RetroMae(Objective):
+@dataclasses.dataclass(frozen=True)
+class RetroMae(Objective, group="objective.retromae"):
     """An encoder with the MLM head, and a layer for training alone."""
 
-    config: RetroMaeConfig
+    title = "masked auto-encoder of texts"
+    reads = ("model", "objective.masking")
+    heads = ("mlm",)
+    loss_weights: ClassVar[dict[str, float]] = {"mlm": 1.0, "retromae": 1.0}
+    example_formats = WHOLE_TEXTS
+    loss_titles: ClassVar[dict[str, str]] = {"mlm": "Masked tokens", "retromae": "Text from its first token"}
 
-    def __init__(self, config: RetroMaeConfig, model: EncoderConfig, vocabulary: Vocabulary):
-        self.config, self.model, self.vocabulary, self.heads = config, model, vocabulary, ("mlm",)
-        self.reader = one_layer(model)
-        self.loss_weights = {"mlm": 1.0, "retromae": 1.0}
-        self.networks = {"model": Network(model, self.heads)}
-        self.flops_terms = (FlopsTerm(model, config.masking.predicted_share), FlopsTerm(self.reader, 1.0))
-        self.unigram_nll = unigram_nll(vocabulary)
+    masking: Masking
+    decoder_mask_rate: float = phase_setting(
+        0.5,
+        at_least=0.0,
+        below=1.0,
+        help="Share of the tokens that each token of the decoder does not see, another choice for each (0.5 to 0.7).",
+    )
+
+    @property
+    def summary(self) -> str:
+        return f"{self.title} (RetroMAE, {self.decoder_mask_rate:.0%} masked in the decoder; {self.masking.summary})"
+
+    @property
+    def embedding_pooling(self) -> str:
+        return "first"
+
+    def check_model(self, model: EncoderConfig) -> None:
+        if model.causal or model.attention_position == "relative":
+            raise UserError(
+                "objective.name=retromae embeds a text by its first token, which sees all others: not with "
+                "model.causal=true or model.attention_position=relative"
+            )
+
+    @functools.cached_property
+    def reader(self) -> EncoderConfig:
+        """The layer that rebuilds the text."""
+        return one_layer(self.model)
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        return (FlopsTerm(self.model, self.masking.predicted_share), FlopsTerm(self.reader, 1.0))
 
     def init(self, key: Key) -> Params:
         """Returns the parameters of the encoder and its head, and those of the layer as `reader`."""
@@ -68,7 +102,7 @@ class RetroMae(Objective):
         tokens = locate_tokens(batch, keys, self.vocabulary, allow_mask_special=False, allow_mask_unk=True)
         draws = jax.vmap(jax.vmap(lambda each: jax.random.bits(jax.random.fold_in(each, SAMPLE))))(token_keys(tokens))
         rebuilt = {"rebuilt_weights": tokens.candidates.astype(jnp.float32), "visible_draws": draws}
-        return {**mask_batch(batch, key, cursor, self.config.masking, self.vocabulary), **rebuilt}
+        return {**mask_batch(batch, key, cursor, self.masking, self.vocabulary), **rebuilt}
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         return {"mlm": batch["masked_weights"].sum(), "retromae": batch["rebuilt_weights"].sum()}
@@ -82,7 +116,7 @@ class RetroMae(Objective):
         )
         targets = batch["masked_ids"], batch["masked_weights"]
         sums = vocab_loss_sums("mlm", model.mlm_logits(states), *targets)
-        sums = sums if train else sums | unigram_sums("mlm", self.unigram_nll, *targets)
+        sums = sums if train else sums | unigram_sums("mlm", unigram_nll(self.vocabulary), *targets)
         reader = {"encoder": {**params["reader"], "embeddings": params["encoder"]["embeddings"]}}
         rebuilt = self._rebuild(model, reader, encoded.last_hidden_state, batch, second)
         return sums | chunked_vocab_loss_sums(
@@ -102,7 +136,7 @@ class RetroMae(Objective):
         summary = jnp.take_along_axis(summaries, example[:, :, None], axis=1).astype(original.dtype)
         source = jnp.where((positions == 0)[:, :, None], summary, original)
         queries = summary + position_states(model, positions).astype(summary.dtype)
-        visible = visible_tokens(batch, self.vocabulary, self.config.decoder_mask_rate)
+        visible = visible_tokens(batch, self.vocabulary, self.decoder_mask_rate)
         context = reader.contexts(segments, positions, types)[False]._replace(mask=visible[:, None])
         return reader.finish(reader.layer(0)(queries, context, keys[1], source), keys[2])
 

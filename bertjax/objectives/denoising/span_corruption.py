@@ -7,16 +7,20 @@ the spans alternate, a remaining one first. Sentinels count up in every example,
 
 from __future__ import annotations
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
-from bertjax.config.objectives.denoising import SpanCorruptionConfig
+from bertjax.config.fields import linked, setting
 from bertjax.errors import UserError
 from bertjax.objectives.base import FlopsTerm, Key, example_keys
-from bertjax.objectives.denoising.layout import as_target, count_in_example, drop_tokens, put
+from bertjax.objectives.denoising.layout import WHOLE_TEXTS, as_target, count_in_example, drop_tokens, put
 from bertjax.objectives.masking.tokens import (
     LENGTH,
     ORDER,
@@ -29,35 +33,94 @@ from bertjax.objectives.masking.tokens import (
     token_keys,
 )
 from bertjax.objectives.masking.whole_word import lookup_by_example, select_in_random_order
-from bertjax.objectives.seq2seq import SequenceToSequence
+from bertjax.objectives.seq2seq import EncoderDecoderObjective
 from bertjax.types import Batch, Vocabulary
 
+_SPECIALS = 2  # [CLS] and [SEP]
 
-class SpanCorruption(SequenceToSequence):
-    """An encoder-decoder that returns the dropped spans of a text."""
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpanCorruption(EncoderDecoderObjective, group="objective.span_corruption"):
+    """An encoder-decoder that returns the dropped spans of a text; the defaults are T5's."""
+
+    title = "span corruption"
     loss_name = "span_corruption"
-    config: SpanCorruptionConfig
+    example_formats = WHOLE_TEXTS
+    loss_titles: ClassVar[dict[str, str]] = {"span_corruption": "Dropped spans"}
+    needs_mask_token = False
 
-    def __init__(self, config: SpanCorruptionConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary):
-        if len(vocabulary.sentinel_ids) < config.num_sentinels:
+    noise_density: float = setting(0.15, above=0.0, below=1.0, help="Share of the tokens that are dropped.")
+    mean_span: float = setting(3.0, at_least=1.0, help="Mean length of the dropped spans, in tokens.")
+    num_sentinels: int = setting(
+        100,
+        at_least=1,
+        help="Tokens <extra_id_0>, ... that stand for dropped spans; a tokenizer with fewer gets so many new ones.",
+    )
+    seq_len: int = linked("data.seq_len", 128)
+
+    @classmethod
+    def needed_sentinels(cls, cfg: ConfigDict) -> int:
+        return cfg.objective.span_corruption.num_sentinels
+
+    def check(self) -> None:
+        most = int(self.spans(np.arange(self.seq_len + 1))[1].max())
+        if most > self.num_sentinels:
+            raise UserError(
+                f"objective.span_corruption.num_sentinels={self.num_sentinels} is too small: a sequence of "
+                f"data.seq_len={self.seq_len} tokens has up to {most} dropped spans"
+            )
+
+    def spans(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns dropped tokens and spans of texts of these lengths, special tokens not counted; int64 [n] each.
+
+        As google-research/text-to-text-transfer-transformer:t5/data/preprocessors.py, random_spans_noise_mask; there
+        one token at least stays and one is dropped. A text of one token stays whole.
+        """
+        exact = np.float32
+        noise = np.round(lengths.astype(exact) * exact(self.noise_density)).astype(np.int64)
+        noise = np.where(lengths > 1, np.clip(noise, 1, np.maximum(lengths - 1, 1)), 0)
+        spans = np.maximum(np.round(noise.astype(exact) / exact(self.mean_span)).astype(np.int64), 1)
+        return noise, np.where(noise > 0, np.minimum(spans, lengths - noise), 0)
+
+    def tower_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
+        """Returns the most tokens that remain, and that targets have; exact for one example per sequence."""
+        lengths = np.arange(max(seq_len - _SPECIALS, 1) + 1)
+        noise, spans = self.spans(lengths)
+        bounds = []
+        for sizes in (lengths - noise + spans + _SPECIALS, noise + spans + 1):
+            # With E examples the sum of sizes is at most per_token x tokens + E x intercept.
+            per_token = float(sizes[-1] - sizes[0]) / lengths[-1]
+            intercept = float((sizes - per_token * lengths).max())
+            packed = per_token * (seq_len - _SPECIALS * max_examples) + intercept * max_examples
+            bounds.append(int(sizes.max()) if max_examples == 1 else int(np.floor(packed + 1e-6)))
+        return {"model": min(bounds[0], seq_len), "decoder": bounds[1]}
+
+    @property
+    def summary(self) -> str:
+        return f"{self.title} ({self.noise_density:.0%} of the tokens, spans of {self.mean_span:g})"
+
+    def build_towers(self, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> SpanCorruption:
+        """Returns the objective of a model; raises `UserError` if the tokenizer has too few sentinels."""
+        if len(vocabulary.sentinel_ids) < self.num_sentinels:
             raise UserError(
                 f"the tokenizer has {len(vocabulary.sentinel_ids)} sentinels <extra_id_0>, ..., but "
-                f"objective.span_corruption.num_sentinels={config.num_sentinels}"
+                f"objective.span_corruption.num_sentinels={self.num_sentinels}"
             )
-        super().__init__(config, model, vocabulary)
-        self.vocabulary = vocabulary
-        lengths = config.tower_lengths(config.seq_len, 1)
-        source, target = (lengths[name] / config.seq_len for name in ("model", "decoder"))
-        self.flops_terms = (FlopsTerm(model.encoder, 0.0, source), FlopsTerm(model.decoder, target, target))
+        return super().build_towers(model, vocabulary)
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        lengths = self.tower_lengths(self.seq_len, 1)
+        source, target = (lengths[name] / self.seq_len for name in ("model", "decoder"))
+        return (FlopsTerm(self.towers.encoder, 0.0, source), FlopsTerm(self.towers.decoder, target, target))
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Replaces spans by sentinels and adds the target; sequences become as short as their longest can be."""
         keys, vocabulary = example_keys(jax.random.fold_in(key, cursor), batch), self.vocabulary
         tokens = locate_tokens(batch, keys, vocabulary, allow_mask_special=False, allow_mask_unk=True)
-        noise = random_spans(self.config, tokens, vocabulary)
+        noise = random_spans(self, tokens, vocabulary)
         starts = noise & ~jnp.pad(noise[:, :-1], ((0, 0), (1, 0)))
-        sizes = self.config.tower_lengths(batch["input_ids"].shape[1], keys.shape[1])
+        sizes = self.tower_lengths(batch["input_ids"].shape[1], keys.shape[1])
         number = count_in_example(starts, tokens.segments) - 1
         sentinels = jnp.asarray(np.asarray(vocabulary.sentinel_ids, np.int32))[jnp.maximum(number, 0)]
         keep = ~noise | starts
@@ -87,10 +150,10 @@ class SpanCorruption(SequenceToSequence):
             slots = jnp.where(part, slot, size)
             ids, segments = ids + put(slots, size, values), segments + put(slots, size, tokens.segments)
             slot = slot + part
-        return as_target(jnp.where(segments > 0, ids, self.pad_id), segments)
+        return as_target(jnp.where(segments > 0, ids, self.vocabulary.pad_id), segments)
 
 
-def random_spans(config: SpanCorruptionConfig, tokens: Tokens, vocabulary: Vocabulary) -> Bool[Array, "B S"]:
+def random_spans(config: SpanCorruption, tokens: Tokens, vocabulary: Vocabulary) -> Bool[Array, "B S"]:
     """Returns True for the tokens of the dropped spans.
 
     Args:

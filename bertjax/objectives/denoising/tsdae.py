@@ -7,32 +7,52 @@ words are deleted independently, and one random word stays where all would go. T
 
 from __future__ import annotations
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.config.encoder_decoder import EncoderDecoderConfig
-from bertjax.config.objectives.denoising import TsdaeConfig
+from bertjax.config.fields import setting
 from bertjax.objectives.base import FlopsTerm, Key, example_keys
 from bertjax.objectives.contrastive import embed_examples
-from bertjax.objectives.denoising.layout import as_target, close_gaps, drop_tokens
+from bertjax.objectives.denoising.layout import WHOLE_TEXTS, as_target, close_gaps, drop_tokens
 from bertjax.objectives.masking.tokens import ORDER, Tokens, draw_uniform, locate_tokens, locate_words, token_keys
-from bertjax.objectives.seq2seq import SequenceToSequence
+from bertjax.objectives.seq2seq import EncoderDecoderObjective
 from bertjax.types import Batch, Vocabulary
 
 
-class Tsdae(SequenceToSequence):
-    """An encoder, and for training a decoder that sees one vector of it."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tsdae(EncoderDecoderObjective, group="objective.tsdae"):
+    """An encoder, and for training a decoder that sees one vector of it; the encoder is exported."""
 
+    title = "denoising auto-encoder of sentences"
     loss_name = "tsdae"
-    config: TsdaeConfig
+    exports_decoder = False
+    example_formats = WHOLE_TEXTS
+    loss_titles: ClassVar[dict[str, str]] = {"tsdae": "Original text"}
+    needs_mask_token = False
 
-    def __init__(self, config: TsdaeConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary):
-        super().__init__(config, model, vocabulary)
-        self.encoder_decoder = None  # the encoder alone is the result
-        self.vocabulary = vocabulary
-        remaining = 1.0 - config.deletion_rate
-        self.flops_terms = (FlopsTerm(model.encoder, 0.0, remaining), FlopsTerm(model.decoder, 1.0))
+    deletion_rate: float = setting(
+        0.6, at_least=0.0, below=1.0, help="Probability that a word is deleted before the encoder; one word stays."
+    )
+    pooling: str = setting(
+        "first", choices=("first", "mean"), help="Vector of a text: its first token, or the mean of all tokens."
+    )
+
+    @property
+    def summary(self) -> str:
+        return f"{self.title} (TSDAE, {self.deletion_rate:.0%} of the words deleted)"
+
+    @property
+    def embedding_pooling(self) -> str:
+        return self.pooling
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        remaining = 1.0 - self.deletion_rate
+        return (FlopsTerm(self.towers.encoder, 0.0, remaining), FlopsTerm(self.towers.decoder, 1.0))
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Deletes words and adds the target: the text after its first token, which the start token stands for."""
@@ -40,13 +60,13 @@ class Tsdae(SequenceToSequence):
         tokens = locate_tokens(batch, keys, vocabulary, allow_mask_special=False, allow_mask_unk=True)
         size, predicted = tokens.ids.shape[1], (tokens.segments > 0) & (tokens.positions > 0)
         target = as_target(*(close_gaps(predicted, size, each) for each in (tokens.ids, tokens.segments)))
-        keep = remaining_tokens(tokens, vocabulary, self.config.deletion_rate)
+        keep = remaining_tokens(tokens, vocabulary, self.deletion_rate)
         return super().corrupt({**drop_tokens(batch, keep, size, tokens.ids, vocabulary.pad_id), **target}, key, cursor)
 
     def decoder_source(
         self, states: Float[Array, "B S D"], batch: Batch
     ) -> tuple[Float[Array, "B E D"], Int[Array, "B E"]]:
-        vectors = embed_examples(states, batch, self.config.pooling)
+        vectors = embed_examples(states, batch, self.pooling)
         number = jnp.arange(1, vectors.shape[1] + 1, dtype=jnp.int32)[None, :]
         return vectors.astype(states.dtype), jnp.where(batch["example_weights"] > 0, number, 0)
 

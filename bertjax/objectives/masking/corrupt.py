@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.objectives.base import Key, example_keys
 from bertjax.objectives.masking.ngrams import (
     sample_lengths,
@@ -16,6 +15,7 @@ from bertjax.objectives.masking.ngrams import (
 )
 from bertjax.objectives.masking.num_predictions import example_num_predictions, mask_rate_at, max_sequence_predictions
 from bertjax.objectives.masking.replace import sample_replacements
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.spans import select_spans, span_length_probabilities
 from bertjax.objectives.masking.tokens import (
     LENGTH,
@@ -39,7 +39,7 @@ from bertjax.types import Batch, Vocabulary
 Rate = float | Float[Array, ""]
 
 
-def mask_batch(batch: Batch, key: Key, cursor: Array, config: MaskingConfig, vocabulary: Vocabulary) -> Batch:
+def mask_batch(batch: Batch, key: Key, cursor: Array, config: Masking, vocabulary: Vocabulary) -> Batch:
     """Masks a batch with the keys of dynamic masking (new ones at every cursor) or static masking (repeated ones).
 
     Args:
@@ -63,7 +63,7 @@ def mask_batch(batch: Batch, key: Key, cursor: Array, config: MaskingConfig, voc
 def mask_tokens(
     batch: Batch,
     keys: Array,
-    config: MaskingConfig,
+    config: Masking,
     vocabulary: Vocabulary,
     predictions: int,
     cursor: Array | None = None,
@@ -115,7 +115,7 @@ def selected_positions(selected: Bool[Array, "B S"], size: int) -> tuple[Int[Arr
     return positions, exists.astype(jnp.float32)
 
 
-def _needs_words(config: MaskingConfig) -> bool:
+def _needs_words(config: Masking) -> bool:
     """Returns False where single tokens are selected, which includes DeBERTa's windows of 1-grams."""
     return config.mask_unit not in ("token", "frequency") and (
         config.mask_unit != "ngram_window" or config.max_ngram > 1
@@ -123,7 +123,7 @@ def _needs_words(config: MaskingConfig) -> bool:
 
 
 def _select_tokens(
-    tokens: Tokens, words: Words, config: MaskingConfig, vocabulary: Vocabulary, rate: Rate
+    tokens: Tokens, words: Words, config: Masking, vocabulary: Vocabulary, rate: Rate
 ) -> Int[Array, "B S"]:
     """Returns how often each token is selected: 0, 1, or (with replacement) more."""
     budget = example_num_predictions(config, tokens, words, rate)
@@ -160,7 +160,7 @@ def _expand_words(selected: Bool[Array, "B S"], tokens: Tokens, words: Words) ->
 
 
 def _deciding_positions(
-    selected: Bool[Array, "B S"], tokens: Tokens, words: Words, config: MaskingConfig
+    selected: Bool[Array, "B S"], tokens: Tokens, words: Words, config: Masking
 ) -> Int[Array, "B S"]:
     """Returns the position of the token whose random number decides how each token is replaced."""
     if config.replacement_unit == "span":

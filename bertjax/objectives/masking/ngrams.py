@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.tokens import WINDOWS, Tokens, Words, draw_uniforms
 from bertjax.objectives.masking.whole_word import RandomOrder, lookup_by_example
 
@@ -124,7 +124,7 @@ def _cover(selected: Bool[Array, "B S"], length: Int[Array, "B S"], inside: Bool
 
 
 def select_window_ngrams(
-    config: MaskingConfig, tokens: Tokens, words: Words, budget: Int[Array, "B E"]
+    config: Masking, tokens: Tokens, words: Words, budget: Int[Array, "B E"]
 ) -> Bool[Array, "B S"]:
     """Returns True for the words of DeBERTa's n-grams (microsoft/DeBERTa:DeBERTa/apps/tasks/mlm_task.py).
 

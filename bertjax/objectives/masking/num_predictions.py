@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.config.objectives.masking import MaskingConfig, default_max_predictions
+from bertjax.objectives.masking.settings import Masking, default_max_predictions
 from bertjax.objectives.masking.tokens import COUNT, Tokens, Words, draw_uniform, sum_by_example
 
 _MIN_EXAMPLE = 3  # [CLS], a token, [SEP]
 
 
-def mask_rate_at(config: MaskingConfig, cursor: Array | None) -> float | Float[Array, ""]:
+def mask_rate_at(config: Masking, cursor: Array | None) -> float | Float[Array, ""]:
     """Returns the share to mask in batch `cursor`, constant or linear in the cursor []; None = the first share."""
     if config.mask_rate_final is None or cursor is None:
         return config.mask_rate
@@ -23,7 +23,7 @@ def mask_rate_at(config: MaskingConfig, cursor: Array | None) -> float | Float[A
     return config.mask_rate + (config.mask_rate_final - config.mask_rate) * progress
 
 
-def max_sequence_predictions(config: MaskingConfig, seq_len: int, num_examples: int) -> int:
+def max_sequence_predictions(config: Masking, seq_len: int, num_examples: int) -> int:
     """Computes M, the slots for predictions of a sequence.
 
     As many as one example of the sequence's length needs, and what rounding adds per example.
@@ -47,7 +47,7 @@ def max_sequence_predictions(config: MaskingConfig, seq_len: int, num_examples: 
 
 
 def example_num_predictions(
-    config: MaskingConfig, tokens: Tokens, words: Words, rate: float | Float[Array, ""]
+    config: Masking, tokens: Tokens, words: Words, rate: float | Float[Array, ""]
 ) -> Int[Array, "B E"]:
     """Computes the tokens (`mask_rounding="random_words"`: words) to mask in every example.
 
@@ -74,14 +74,14 @@ def example_num_predictions(
     return jnp.asarray(rule(config, rate, lengths), jnp.int32)[total]
 
 
-def _rounded(config: MaskingConfig, rate: float | Array, lengths: np.ndarray | Array) -> np.ndarray | Array:
+def _rounded(config: Masking, rate: float | Array, lengths: np.ndarray | Array) -> np.ndarray | Array:
     """google-research/bert:create_pretraining_data.py; halves go to the even number, like Python's round."""
     np_ = np if isinstance(lengths, np.ndarray) else jnp
     number = np_.minimum(np_.maximum(np_.round(rate * lengths), 1), config.predictions_limit)
     return np_.where(lengths > 0, number, 0)
 
 
-def _ceiled(config: MaskingConfig, rate: float | Array, lengths: np.ndarray | Array) -> np.ndarray | Array:
+def _ceiled(config: Masking, rate: float | Array, lengths: np.ndarray | Array) -> np.ndarray | Array:
     """facebookresearch/SpanBERT:pretraining/fairseq/data/masking.py"""
     np_ = np if isinstance(lengths, np.ndarray) else jnp
     return np_.minimum(np_.ceil(rate * lengths), config.predictions_limit)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.tokens import DECISION, RANDOM_TOKEN, Tokens, draw_uniform, token_keys_at
 from bertjax.types import Vocabulary
 
@@ -17,7 +17,7 @@ def sample_replacements(
     tokens: Tokens,
     positions: Int[Array, "B M"],
     deciding: Int[Array, "B M"],
-    config: MaskingConfig,
+    config: Masking,
     vocabulary: Vocabulary,
 ) -> Int[Array, "B M"]:
     """Returns the mask token, a random token, or the token itself, for each position.
@@ -42,7 +42,7 @@ def sample_replacements(
     return jnp.where(noise < share, mask_ids, jnp.where(noise < share + config.random_token_rate, random_ids, ids))
 
 
-def _sample_random_tokens(keys: Array, config: MaskingConfig, vocabulary: Vocabulary) -> Int[Array, "B M"]:
+def _sample_random_tokens(keys: Array, config: Masking, vocabulary: Vocabulary) -> Int[Array, "B M"]:
     """Draws tokens of the true vocabulary from `min_random_id` on, uniformly or by their counts in the corpus."""
     first, size = config.min_random_id, vocabulary.size
     if first >= size:

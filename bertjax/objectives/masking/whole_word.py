@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.tokens import DRAWS, Tokens, Words, draw_uniforms
 from bertjax.types import Vocabulary
 
@@ -112,7 +112,7 @@ def favor_rare_tokens(
 
 
 def sample_with_replacement(
-    config: MaskingConfig, tokens: Tokens, words: Words, budget: Int[Array, "B E"]
+    config: Masking, tokens: Tokens, words: Words, budget: Int[Array, "B E"]
 ) -> Int[Array, "B S"]:
     """Returns how often each token is drawn (google-research/electra:pretrain/pretrain_helpers.py).
 

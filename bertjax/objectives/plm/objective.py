@@ -8,6 +8,7 @@ targets are in the second stream, and only they go through the vocabulary projec
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +16,13 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.plm import PlmConfig
-from bertjax.models.model import bind, init_params
+from bertjax.models.model import bind
 from bertjax.models.two_stream import run_two_streams
 from bertjax.objectives.base import (
     FlopsTerm,
     Key,
     LossOutputs,
     Network,
-    Objective,
     StepInputs,
     encoder_inputs,
     example_keys,
@@ -36,40 +35,52 @@ from bertjax.objectives.plm.permutation import (
     sample_order,
     sample_targets,
 )
-from bertjax.objectives.sentence_pairs import classify_pairs, pair_loss_weights, with_pair_heads
+from bertjax.objectives.plm.settings import PlmSettings
+from bertjax.objectives.sentence_pairs import classify_pairs
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
-from bertjax.types import Batch, Params, Vocabulary
+from bertjax.types import Batch, Params
 
 
-class PermutationLanguageModel(Objective):
+@dataclasses.dataclass(frozen=True)
+class Plm(PlmSettings):
     """An encoder with relative positions and the MLM head; `carry` is the memory of its layers.
 
     Like the original, the memory begins as zeros, which are attended to, and is never emptied: neither at the end of a
     document nor at the start of an epoch. An export has no memory and reads forwards, like the released models.
     """
 
-    config: PlmConfig
+    @functools.cached_property
+    def exported(self) -> EncoderConfig:
+        """The encoder without a memory."""
+        return dataclasses.replace(self.inputs.encoders["model"], mem_len=None, reuse_len=None, bi_data=False)
 
-    def __init__(self, config: PlmConfig, model: EncoderConfig, vocabulary: Vocabulary):
-        self.config, self.vocabulary = config, vocabulary
+    @functools.cached_property
+    def model(self) -> EncoderConfig:
         # Without a memory one token is cached and dropped, so that the layers' inputs are not kept for it.
-        mem_len, reuse_len = (config.mem_len, config.part_lengths[0]) if config.mem_len else (1, 1)
-        exported = dataclasses.replace(model, mem_len=None, reuse_len=None, bi_data=False)
-        self.model = dataclasses.replace(exported, mem_len=mem_len, reuse_len=reuse_len)
-        self.heads: tuple[str, ...] = with_pair_heads(("mlm",), config)
-        self.loss_weights = {"plm": 1.0, **pair_loss_weights(config)}
-        self.networks = {"model": Network(exported, self.heads)}
-        self.flops_terms = (FlopsTerm(self.model, config.predicted_share, passes=1.0 + config.predicted_share),)
-        self.unigram_nll = unigram_nll(vocabulary)
+        mem_len, reuse_len = (self.mem_len, self.part_lengths[0]) if self.mem_len else (1, 1)
+        return dataclasses.replace(self.exported, mem_len=mem_len, reuse_len=reuse_len)
 
-    def init(self, key: Key) -> Params:
-        return init_params(self.model, self.heads, key)
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return self.with_pair_heads("mlm")
+
+    @functools.cached_property
+    def loss_weights(self) -> dict[str, float]:
+        return {"plm": 1.0, **self.pair_loss_weights}
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        return {"model": Network(self.exported, self.heads)}
+
+    @property
+    def flops_terms(self) -> tuple[FlopsTerm, ...]:
+        return (FlopsTerm(self.model, self.predicted_share, passes=1.0 + self.predicted_share),)
 
     def init_carry(self, batch_size: int) -> dict:
         """Returns `memory` [B, L, M, D] of zeros, M = `mem_len`."""
-        if not self.config.mem_len:
+        if not self.mem_len:
             return {}
-        shape = (batch_size, self.model.num_layers, self.config.mem_len, self.model.hidden_size)
+        shape = (batch_size, self.model.num_layers, self.mem_len, self.model.hidden_size)
         return {"memory": jnp.zeros(shape, self.model.result_dtype)}
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
@@ -83,12 +94,12 @@ class PermutationLanguageModel(Objective):
         bits = jax.vmap(lambda key: jax.random.bits(key, (NUM_DRAWS, ids.shape[1])))(keys).swapaxes(0, 1)
         targets, order = [], []
         end = 0
-        for length, num_predict in zip(self.config.part_lengths, self.config.num_predict_by_part, strict=True):
+        for length, num_predict in zip(self.part_lengths, self.num_predict_by_part, strict=True):
             start, end = end, end + length
             targets.append(self._targets(batch, bits[:, :, start:end], start, num_predict))
-            order.append(sample_order(bits[3, :, start:end], self.config.block_size))
+            order.append(sample_order(bits[3, :, start:end], self.block_size))
         is_target, is_functional = jnp.concatenate(targets, axis=1), self._is_functional(batch)
-        positions, exists = selected_positions(is_target & ~is_functional, self.config.num_targets)
+        positions, exists = selected_positions(is_target & ~is_functional, self.num_targets)
         return {
             **batch,
             "prediction_order": jnp.where(is_target | is_functional, jnp.concatenate(order, axis=1), -1),
@@ -109,7 +120,7 @@ class PermutationLanguageModel(Objective):
             model.encoder,
             **encoder_inputs(batch),
             key=key if train else None,
-            visible=permutation_ranks(batch["prediction_order"], is_functional, self.config.part_lengths),
+            visible=permutation_ranks(batch["prediction_order"], is_functional, self.part_lengths),
             targets=batch["masked_positions"],
             memory=None if memory is None else memory.swapaxes(0, 1),
             backward=batch.get("backward"),
@@ -118,7 +129,7 @@ class PermutationLanguageModel(Objective):
         targets = batch["masked_ids"], batch["masked_weights"]
         sums = vocab_loss_sums("plm", model.mlm_logits(streams.targets), *targets)
         if not train:
-            sums |= unigram_sums("plm", self.unigram_nll, *targets)
+            sums |= unigram_sums("plm", unigram_nll(self.vocabulary), *targets)
         sums |= classify_pairs(model, streams.content, batch)
         carry = inputs.carry if memory is None else {"memory": streams.memory.swapaxes(0, 1).astype(memory.dtype)}
         return sums, carry
@@ -143,8 +154,8 @@ class PermutationLanguageModel(Objective):
         lengths = is_real.sum(axis=1)
         goals = jnp.clip(num_predict * lengths // length, 0, jnp.maximum(num_text - 1, 0))
         if "backward" not in batch:
-            return sample_targets(SequencePart(starts, lengths, goals, bits), self.config, num_predict)
+            return sample_targets(SequencePart(starts, lengths, goals, bits), self, num_predict)
         is_backward = batch["backward"][:, None]
         starts = jnp.where(is_backward, starts[:, ::-1], starts)
-        targets = sample_targets(SequencePart(starts, lengths, goals, bits), self.config, num_predict)
+        targets = sample_targets(SequencePart(starts, lengths, goals, bits), self, num_predict)
         return jnp.where(is_backward, targets[:, ::-1], targets)

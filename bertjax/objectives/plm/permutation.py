@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from bertjax.config.objectives.plm import PlmConfig
 from bertjax.models.attention_context import PredictionRanks
 from bertjax.objectives.masking.ngrams import sample_ngram_lengths
+from bertjax.objectives.plm.settings import PlmSettings
 
 NUM_DRAWS = 4
 """Random numbers per token: length of a span, its position in the context, single tokens, order of prediction."""
@@ -39,7 +39,7 @@ class SequencePart(NamedTuple):
     bits: UInt32[Array, "K B P"]
 
 
-def sample_targets(part: SequencePart, config: PlmConfig, max_targets: int) -> Bool[Array, "B P"]:
+def sample_targets(part: SequencePart, config: PlmSettings, max_targets: int) -> Bool[Array, "B P"]:
     """Selects `goals` tokens per sequence: spans, and single tokens where spans are too few.
 
     Special tokens can be among the single tokens; a caller that excludes them predicts fewer.
@@ -58,7 +58,7 @@ def sample_targets(part: SequencePart, config: PlmConfig, max_targets: int) -> B
     return spans | (is_open & (keys <= last) & (missing > 0))
 
 
-def _sample_spans(part: SequencePart, config: PlmConfig, max_targets: int) -> Bool[Array, "B P"]:
+def _sample_spans(part: SequencePart, config: PlmSettings, max_targets: int) -> Bool[Array, "B P"]:
     """Returns True for tokens of spans. The last one is cut to the goal; one that meets the end is dropped."""
     batch_size, length = part.starts.shape
     here = jnp.broadcast_to(jnp.arange(length)[None, :], (batch_size, length))
@@ -79,7 +79,7 @@ def _sample_spans(part: SequencePart, config: PlmConfig, max_targets: int) -> Bo
 class _Contexts:
     """Contexts that begin at `positions` [B, C] of a part: the lengths of their spans, and where these lie."""
 
-    def __init__(self, part: SequencePart, config: PlmConfig, positions: Int[Array, "B C"]):
+    def __init__(self, part: SequencePart, config: PlmSettings, positions: Int[Array, "B C"]):
         self.part, self.config, self.positions = part, config, positions
         length = part.starts.shape[1]
         bits = [jnp.take_along_axis(each, jnp.minimum(positions, length - 1), axis=1) for each in part.bits[:2]]

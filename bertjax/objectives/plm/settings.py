@@ -1,25 +1,26 @@
-"""Config of permutation language modelling. Needs no jax."""
+"""Settings of permutation language modelling."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Self
+from typing import ClassVar, TypeVar
 
-from ml_collections import ConfigDict
-
-from bertjax.config.fields import phase_setting, read_group, setting
+from bertjax.config.fields import Reader, phase_setting
 from bertjax.config.model import EncoderConfig, encoder_config, reuse_len
-from bertjax.config.objectives.base import PAIR_FORMATS, STREAM_FORMATS, TEXT_FORMATS, PairObjectiveConfig
+from bertjax.config.objectives import PAIR_FORMATS, STREAM_FORMATS, TEXT_FORMATS
 from bertjax.errors import UserError
+from bertjax.objectives.base import PairObjective
+
+T = TypeVar("T", bound="PlmSettings")
 
 _NUM_SPECIAL = 3  # tokens of a part that may be special and hence never targets
 _MAX_PART_LENGTH = 1 << 14  # the order of prediction keeps at least 17 random bits besides the position
 
 
 @dataclasses.dataclass(frozen=True)
-class PlmConfig(PairObjectiveConfig, group="objective.plm"):
+class PlmSettings(PairObjective, group="objective.plm"):
     """XLNet's objective (zihangdai/xlnet:data_utils.py); the defaults are those of its released code.
 
     Attributes:
@@ -29,8 +30,6 @@ class PlmConfig(PairObjectiveConfig, group="objective.plm"):
     """
 
     title = "permutation language modelling"
-    objective_class = "bertjax.objectives.plm.objective:PermutationLanguageModel"
-    uses = ()
     example_formats = (*STREAM_FORMATS, *TEXT_FORMATS, *PAIR_FORMATS)
     loss_titles: ClassVar[dict[str, str]] = {"plm": "Tokens of a permutation", "pair": "Sentence pairs"}
     can_pack = False
@@ -46,7 +45,7 @@ class PlmConfig(PairObjectiveConfig, group="objective.plm"):
         "this size, predicted one after the other. None = one block.",
         at_least=1,
     )
-    mem_len: int = setting(0, help="Tokens of earlier sequences that every layer remembers.", key=False)
+    mem_len: int = 0
     max_ngram: int = phase_setting(
         3, help="Longest span of targets; the probability of n is proportional to 1 / n.", at_least=1, at_most=16
     )
@@ -59,12 +58,13 @@ class PlmConfig(PairObjectiveConfig, group="objective.plm"):
     )
 
     @classmethod
-    def from_config(cls, cfg: ConfigDict) -> Self:
-        """Reads a whole config; published for 512 tokens: 85 predicted, 256 reused and permuted, 384 remembered.
+    def read(cls: type[T], reader: Reader) -> T:
+        """Makes the objective; published for 512 tokens: 85 predicted, 256 reused and permuted, 384 remembered.
 
         Raises:
-            UserError: `model.reuse_len` does not fit streams.
+            UserError: `model.reuse_len` does not fit streams, or a value is not allowed.
         """
+        cfg = reader.cfg
         example_format, length = cfg.data.example_format, cfg.data.seq_len
         model, reused = encoder_config(cfg), reuse_len(cfg)
         if example_format == "stream" and model.reuse_len not in (None, length):
@@ -74,12 +74,10 @@ class PlmConfig(PairObjectiveConfig, group="objective.plm"):
             )
         has_parts = example_format == "segments"
         mem_len = (3 * length // 4 if has_parts else length) if model.mem_len is None else model.mem_len
-        return read_group(
-            cfg,
-            cls,
-            example_format=example_format,
+        return cls(
             part_lengths=(reused, length - reused) if has_parts else (length,),
             mem_len=mem_len if example_format in STREAM_FORMATS else 0,
+            **reader.fields_of(cls),
         )
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers as chains of optax transforms; tables of parameter names set what differs by parameter.
+"""Optax transforms of the optimizers: functions of numbers and trees, without settings.
 
 A stacked leaf [L, ...] (or [G, I, ...]) holds L tensors: norms and means "of a tensor" are those of one layer.
 """
@@ -13,61 +13,10 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bertjax.config.optimizer import OptimizerConfig, Rules
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import map_with_path
-from bertjax.training.bf16_moments import with_bf16_moments
-from bertjax.training.ema import track_ema
-from bertjax.training.param_rules import depth_rules, layer_rules, layer_shape, num_stacked, resolve_multipliers
+from bertjax.training.param_rules import layer_shape, num_stacked
 from bertjax.types import Params
-
-
-def make_optimizer(
-    config: OptimizerConfig, schedule: optax.Schedule, params: Params, seed: int = 0
-) -> optax.GradientTransformation:
-    """Returns the chain: clip by global norm -> direction -> + decay * parameter -> * learning rate.
-
-    Checkpoints name the states by their index in this chain.
-
-    Args:
-        config: Settings of the group `optimizer`.
-        schedule: Learning rate by step.
-        params: Parameters, which may be abstract (names and shapes).
-        seed: Seed of the rounding of bfloat16 moments.
-    """
-    decay = resolve_multipliers(config.decay_rules, params, "weight decay")
-    lr_mults = resolve_multipliers(lr_rules(config, params), params, "optimizer.lr_mults")
-    decay = jax.tree.map(lambda share: share * config.weight_decay, decay)
-    average = [] if config.ema_decay is None else [track_ema(config.ema_decay)]
-    links: tuple[optax.GradientTransformation, ...] = (
-        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
-        *_direction(config, decay, params, seed),
-        _scale_by(lr_mults),
-        optax.scale_by_learning_rate(schedule),
-    )
-    if rules := unfreeze_rules(config, params):
-        links = (unfreeze_gradually(optax.chain(*links), resolve_multipliers(rules, params, "optimizer.unfreeze")),)
-    return optax.chain(*links, *average)
-
-
-def lr_rules(config: OptimizerConfig, params: Params) -> Rules:
-    """Returns the factors of the learning rate: `optimizer.lr_mults`, then those of the layers."""
-    layers: Rules = []
-    if config.layerwise_lr_decay is not None:
-        layers = layer_rules(params, config.layerwise_lr_decay, config.layerwise_lr_decay_top)
-    if config.bottom_lr is not None:
-        depths = depth_rules(params)
-        deepest = max(depth for _, depth in depths)
-        share = config.bottom_lr / config.learning_rate
-        layers = [(pattern, share ** (depth / deepest)) for pattern, depth in depths]
-    return [*config.parsed_lr_mults, *layers, (".*", 1.0)]
-
-
-def unfreeze_rules(config: OptimizerConfig, params: Params) -> Rules:
-    """Returns the step from which on a parameter is trained; empty where all are from the first one on."""
-    every, named = config.unfreeze_every, config.parsed_unfreeze
-    groups = [] if every is None else [(pattern, depth * every) for pattern, depth in depth_rules(params)]
-    return [*named, *groups, (".*", 0)] if named or groups else []
 
 
 class UnfreezeState(NamedTuple):
@@ -108,33 +57,6 @@ def unfreeze_gradually(inner: optax.GradientTransformation, first_steps: Params)
         return zero_frozen(updates), UnfreezeState(step, frozen, inner_state)
 
     return optax.GradientTransformation(init, update)
-
-
-def _direction(
-    config: OptimizerConfig, decay: Params, params: Params, seed: int
-) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    """Returns two transforms: gradient to direction, and the addition of the decay."""
-    if config.name == "stable_adamw":
-        # this optimizer's decay follows the share of the peak learning rate, not the learning rate
-        decay = jax.tree.map(lambda share: share / config.learning_rate, decay)
-        stable = scale_by_stable_adam(config.b1, config.b2, config.eps, decay, config.bias_correction)
-        return _with_dtype(config, seed, stable), optax.identity()
-    if config.name == "lamb":
-        included = resolve_multipliers(config.trust_rules, params, "optimizer.trust_exclude")
-        return _adam(config, seed), optax.chain(_add_decay(decay), scale_by_trust_ratio(included))
-    return _muon(config, params, seed) if config.name == "muon" else _adam(config, seed), _add_decay(decay)
-
-
-def _adam(config: OptimizerConfig, seed: int) -> optax.GradientTransformation:
-    make = scale_by_corrected_adam if config.bias_correction else scale_by_uncorrected_adam
-    return _with_dtype(config, seed, make(config.b1, config.b2, config.eps))
-
-
-def _with_dtype(
-    config: OptimizerConfig, seed: int, optimizer: optax.GradientTransformation
-) -> optax.GradientTransformation:
-    """Returns the optimizer with its moments in `optimizer.moments_dtype`."""
-    return optimizer if config.moments_dtype == "float32" else with_bf16_moments(optimizer, seed)
 
 
 def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformationExtraArgs:
@@ -273,23 +195,32 @@ def _map_leaves(function: Any, first: Params, *others: Params) -> Params:
     return jax.tree.map(lambda path, *leaves: function(path, leaves), paths, first, *others)
 
 
-def _muon(config: OptimizerConfig, params: Params, seed: int) -> optax.GradientTransformation:
-    """Returns Muon, layer by layer, for the matrices of `optimizer.muon_include`, and Adam for the other parameters.
+def muon_leaves(included: Params, params: Params) -> Params:
+    """Returns which leaves Muon trains, True or False; raises `UserError` if one is not a matrix, or none is.
 
-    optax.contrib.muon alone takes stacked biases [L, D] for matrices, and stacked matrices [L, D, F] for none; its
-    parts map over all axes but those named as rows and columns.
+    Args:
+        included: Multipliers of `optimizer.muon_include`, 1 where it matches.
+        params: Parameters, which may be abstract.
     """
-    use_muon = map_with_path(_uses_muon, resolve_multipliers(config.muon_rules, params, "optimizer.muon_include"))
+    use_muon = map_with_path(_uses_muon, included)
     _require_matrices(use_muon, params)
     if not any(jax.tree.leaves(use_muon)):
         raise UserError("optimizer.muon_include matches no parameter: Muon would have nothing to do")
-    others = jax.tree.map(lambda muon: not muon, use_muon)
-    momentum = 0.95 if config.muon_momentum is None else config.muon_momentum
-    rms = 0.2 if config.muon_rms is None else config.muon_rms
-    muon = _with_dtype(config, seed, _scale_by_published_muon(momentum))
-    orthogonal = optax.chain(muon, _scale_to_rms(rms))
-    adam = optax.masked(_adam(config, seed), others, mask_compatible_extra_args=True)
-    return optax.chain(optax.masked(orthogonal, use_muon), adam)
+    return use_muon
+
+
+def scale_by_orthogonal(momentum: float, rms: float, with_dtype: Any) -> optax.GradientTransformation:
+    """Returns Muon's direction, layer by layer.
+
+    optax.contrib.muon alone takes stacked biases [L, D] for matrices, and stacked matrices [L, D, F] for none; its
+    parts map over all axes but those named as rows and columns.
+
+    Args:
+        momentum: Decay of the mean of the gradients.
+        rms: Root mean square of the steps; 0 = Keller Jordan's scale.
+        with_dtype: Stores the moments of a transform in their type.
+    """
+    return optax.chain(with_dtype(_scale_by_published_muon(momentum)), _scale_to_rms(rms))
 
 
 def _scale_by_published_muon(momentum: float) -> optax.GradientTransformation:
@@ -340,14 +271,14 @@ def _dimensions(updates: Params) -> Params:
     return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1), updates)
 
 
-def _add_decay(decay: Params) -> optax.GradientTransformation:
+def add_decay(decay: Params) -> optax.GradientTransformation:
     def update(updates: Params, params: Params) -> Params:
         return jax.tree.map(lambda u, share, p: u + share * p if share.any() else u, updates, decay, params)
 
     return optax.stateless(update)
 
 
-def _scale_by(factors: Params) -> optax.GradientTransformation:
+def scale_by(factors: Params) -> optax.GradientTransformation:
     if all((factor == 1.0).all() for factor in jax.tree.leaves(factors)):
         return optax.identity()
     return optax.stateless(lambda updates, params: jax.tree.map(lambda u, factor: u * factor, updates, factors))

@@ -9,11 +9,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.parse import load_config
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.data.pipeline import ALL_SEQUENCES, SequenceIndex
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.experiment.config import load_config
 from bertjax.types import Batch, Vocabulary
 
 

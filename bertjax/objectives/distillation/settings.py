@@ -1,26 +1,27 @@
-"""Config of distillation. Needs no jax."""
+"""Settings of distillation, and what a teacher must have for them."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import ClassVar
 
-from bertjax.config.fields import phase_setting, setting
+from bertjax.config.fields import linked, phase_setting, setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.base import ObjectiveConfig
-from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
+from bertjax.objectives.base import Objective
+from bertjax.objectives.masking.settings import Masking
 
 RELATIONS = ("attention", *(f"{one}{other}" for one in "qkv" for other in "qkv"))
 LOSSES = ("kd", "mlm", "cosine", "relations", "hidden_states", "attention")
 
 
 @dataclasses.dataclass(frozen=True)
-class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
+class DistillationSettings(Objective, group="objective.distillation"):
     """Losses between a student and its teacher, a weight of 0 = no such loss; the defaults are DistilBERT's."""
 
     title = "distillation"
-    objective_class = "bertjax.objectives.distillation.objective:Distillation"
+    reads = ("model", "objective.masking")
     loss_titles: ClassVar[dict[str, str]] = {
         "kd": "Teacher: token distribution",
         "mlm": "Masked tokens",
@@ -34,7 +35,7 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
     }
     uses_teacher = True
 
-    masking: MaskingConfig
+    masking: Masking
     teacher: str | None = setting(
         None,
         path=True,
@@ -82,10 +83,10 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
     attention_weight: float = phase_setting(
         0.0, help="Factor of the distance of the attention scores of all layers (TinyBERT).", at_least=0.0
     )
-    seq_len: int = setting(128, help="Tokens per sequence.", key=False)
+    seq_len: int = linked("data.seq_len", 128)
 
     def check(self) -> None:
-        if not self.weights:
+        if not self.loss_weights:
             raise UserError(
                 "objective.name=distillation has no loss: set one of objective.distillation."
                 f"{'_weight, '.join(LOSSES)}_weight"
@@ -103,11 +104,10 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
 
     @property
     def summary(self) -> str:
-        return f"{self.title} ({', '.join(self.weights)})"
+        return f"{self.title} ({', '.join(self.loss_weights)})"
 
-    @property
-    def weights(self) -> dict[str, float]:
-        """The factors of the losses that are computed."""
+    @functools.cached_property
+    def loss_weights(self) -> dict[str, float]:
         weights = {name: getattr(self, f"{name}_weight") for name in LOSSES}
         return {name: weight for name, weight in weights.items() if weight}
 

@@ -1,0 +1,526 @@
+"""The optimizer and its learning rate: settings, and the chain of optax transforms that they make.
+
+Schedules are closed forms of the number of completed steps (0 for the first step). optax's round in another order:
+their linear, cosine and constant ones differ in the last digit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from bertjax.config.fields import Settings, linked, phase_setting, setting
+from bertjax.config.run import warmup
+from bertjax.errors import UserError
+from bertjax.training.bf16_moments import with_bf16_moments
+from bertjax.training.ema import track_ema
+from bertjax.training.param_rules import Rules, depth_rules, layer_rules, resolve_multipliers
+from bertjax.training.transforms import (
+    add_decay,
+    muon_leaves,
+    scale_by,
+    scale_by_corrected_adam,
+    scale_by_orthogonal,
+    scale_by_stable_adam,
+    scale_by_trust_ratio,
+    scale_by_uncorrected_adam,
+    unfreeze_gradually,
+)
+from bertjax.types import Params
+
+Share = Callable[[Array], Array]
+"""float32 step -> share of the peak rate."""
+
+DECAYING = ("bert", "electra", "linear", "polynomial", "cosine", "wsd", "slanted_triangular")
+REPEATING = ("step", "exponential", "cyclical")
+RISING = ("rising_linear", "rising_exponential")
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Settings, group="optimizer"):
+    """The optimizer; the defaults are BERT's (google-research/bert:optimization.py)."""
+
+    name: str = setting(
+        "adamw",
+        choices=("adamw", "lamb", "stable_adamw", "muon"),
+        help="adamw: Adam with decoupled weight decay. lamb (ALBERT): every tensor of every layer moves in proportion "
+        "to its norm. stable_adamw (ModernBERT): a tensor slows down where its gradients jump; use clip_norm=0. muon: "
+        "matrices of the layers move by orthogonal matrices, all else by adamw.",
+    )
+    learning_rate: float = phase_setting(
+        1e-4, above=0.0, help="Peak learning rate, reached at the end of warmup; phases may have others."
+    )
+    b1: float = phase_setting(0.9, at_least=0.0, below=1.0, help="Decay of the mean of the gradients.")
+    b2: float = phase_setting(0.999, at_least=0.0, below=1.0, help="Decay of the mean of their squares.")
+    eps: float = phase_setting(1e-6, at_least=0.0, help="Added to the root of the mean square.")
+    bias_correction: bool = setting(
+        False, help="Correct both means for their short history; BERT and ALBERT do not (google-research/bert#153)."
+    )
+    weight_decay: float = phase_setting(
+        0.01,
+        at_least=0.0,
+        help="Share of a weight that is subtracted per step, times the learning rate; with stable_adamw times the "
+        "schedule's share of the peak instead, so that much smaller numbers do the same.",
+    )
+    clip_norm: float = phase_setting(1.0, at_least=0.0, help="Largest global norm of the gradient; 0: no clipping.")
+    decay_exclude: tuple[str, ...] = phase_setting(
+        (r".*/(bias|scale)",),
+        help='Parameters without decay: regexes of whole paths such as "encoder/layers/3/attention/query/bias".',
+    )
+    lr_mults: tuple[str, ...] = phase_setting(
+        (), help='"REGEX=FACTOR" on the learning rate of the parameters whose whole path matches; the first match wins.'
+    )
+    layerwise_lr_decay: float | None = phase_setting(
+        None,
+        above=0.0,
+        below=1.0,
+        help="Learning rates shrink by this factor per layer from the last one down, embeddings lowest; `lr_mults` "
+        "come first. None: the same rate for all layers.",
+    )
+    layerwise_lr_decay_top: int = phase_setting(
+        1,
+        at_least=0,
+        help="Power of `layerwise_lr_decay` at the last layer: 1 (FinBERT), 2 (ELECTRA's code), 0 (ULMFiT).",
+    )
+    bottom_lr: float | None = phase_setting(
+        None,
+        above=0.0,
+        help="Learning rate of the embeddings; those of the layers rise to `learning_rate`, which heads have, by equal "
+        "factors (fastai's slice(bottom_lr, learning_rate)). None: see `layerwise_lr_decay`.",
+    )
+    unfreeze_every: int | None = setting(
+        None,
+        at_least=1,
+        help="Gradual unfreezing: heads train from the start, the last layer after this many steps, the next one below "
+        "after twice as many, ..., the embeddings last. None: all train from the start.",
+    )
+    unfreeze: tuple[str, ...] = setting(
+        (),
+        help='"REGEX=STEP" over whole paths: matching parameters train from that step on; the first match wins, before '
+        '`unfreeze_every`. "encoder/embeddings/.*=1000000000" never trains.',
+    )
+    trust_exclude: tuple[str, ...] | None = phase_setting(
+        None,
+        names=("lamb",),
+        help="lamb: parameters that are not rescaled to their norm; None: those of `decay_exclude`.",
+    )
+    muon_include: tuple[str, ...] | None = setting(
+        None, names=("muon",), help="muon: parameters that it trains, each a matrix; None: the kernels of the layers."
+    )
+    muon_momentum: float | None = phase_setting(
+        None, names=("muon",), above=0.0, below=1.0, help="muon: decay of the mean of the gradients; None: 0.95."
+    )
+    muon_rms: float | None = phase_setting(
+        None,
+        names=("muon",),
+        at_least=0.0,
+        help="muon: root mean square of its steps; None: 0.2, like Adam's, so that both can share a learning rate "
+        "(arXiv:2502.16982). 0: an orthogonal matrix times sqrt(max(1, out / in)), as first published, with learning "
+        "rates about 0.02.",
+    )
+    ema_decay: float | None = setting(
+        None,
+        above=0.0,
+        below=1.0,
+        help="Decay of an exponential average of the weights, such as 0.9999 (4 bytes per parameter), smaller at the "
+        "start; `eval.use_ema` says whether it is evaluated. None: no average.",
+    )
+    moments_dtype: str = setting(
+        "float32",
+        choices=("float32", "bfloat16"),
+        help="Type of the stored means: bfloat16 takes 4 bytes per parameter instead of 8 (muon: 2 instead of 4), with "
+        "stochastic rounding, because rounded to nearest they would stop moving.",
+    )
+
+    def check(self) -> None:
+        if self.bottom_lr is not None and self.layerwise_lr_decay is not None:
+            raise UserError("optimizer.bottom_lr and optimizer.layerwise_lr_decay exclude each other")
+        if self.bottom_lr is not None and self.bottom_lr > self.learning_rate:
+            raise UserError(
+                f"optimizer.bottom_lr must be at most optimizer.learning_rate={self.learning_rate}, not "
+                f"{self.bottom_lr}"
+            )
+        for key in ("decay_exclude", "trust_exclude", "muon_include"):
+            _check_regexes(f"optimizer.{key}", getattr(self, key) or ())
+        _ = self.parsed_lr_mults, self.parsed_unfreeze  # raise for a broken rule
+
+    def make(self, rate: optax.Schedule, params: Params, seed: int = 0) -> optax.GradientTransformation:
+        """Returns the chain: clip by global norm -> direction -> + decay * parameter -> * learning rate.
+
+        Checkpoints name the states by their index in this chain.
+
+        Args:
+            rate: Learning rate by step, such as `Schedule.rate`.
+            params: Parameters, which may be abstract (names and shapes).
+            seed: Seed of the rounding of bfloat16 moments.
+        """
+        decay = resolve_multipliers(self.decay_rules, params, "weight decay")
+        lr_mults = resolve_multipliers(self.lr_rules(params), params, "optimizer.lr_mults")
+        decay = jax.tree.map(lambda share: share * self.weight_decay, decay)
+        average = [] if self.ema_decay is None else [track_ema(self.ema_decay)]
+        links: tuple[optax.GradientTransformation, ...] = (
+            optax.clip_by_global_norm(self.clip_norm) if self.clip_norm > 0 else optax.identity(),
+            *self._direction(decay, params, seed),
+            scale_by(lr_mults),
+            optax.scale_by_learning_rate(rate),
+        )
+        if rules := self.unfreeze_rules(params):
+            links = (unfreeze_gradually(optax.chain(*links), resolve_multipliers(rules, params, "optimizer.unfreeze")),)
+        return optax.chain(*links, *average)
+
+    def lr_rules(self, params: Params) -> Rules:
+        """Returns the factors of the learning rate: `lr_mults`, then those of the layers."""
+        layers: Rules = []
+        if self.layerwise_lr_decay is not None:
+            layers = layer_rules(params, self.layerwise_lr_decay, self.layerwise_lr_decay_top)
+        if self.bottom_lr is not None:
+            depths = depth_rules(params)
+            deepest = max(depth for _, depth in depths)
+            share = self.bottom_lr / self.learning_rate
+            layers = [(pattern, share ** (depth / deepest)) for pattern, depth in depths]
+        return [*self.parsed_lr_mults, *layers, (".*", 1.0)]
+
+    def unfreeze_rules(self, params: Params) -> Rules:
+        """Returns the step from which on a parameter is trained; empty where all are from the first one on."""
+        every, named = self.unfreeze_every, self.parsed_unfreeze
+        groups = [] if every is None else [(pattern, depth * every) for pattern, depth in depth_rules(params)]
+        return [*named, *groups, (".*", 0)] if named or groups else []
+
+    @property
+    def decay_rules(self) -> Rules:
+        """Parameter rules whose value is 1 where weights decay."""
+        return [*((pattern, 0.0) for pattern in self.decay_exclude), (".*", 1.0)]
+
+    @property
+    def trust_rules(self) -> Rules:
+        """Parameter rules, 1 where LAMB rescales (google-research/albert:lamb_optimizer.py); default: `decay_rules`."""
+        excluded = self.decay_exclude if self.trust_exclude is None else self.trust_exclude
+        return [*((pattern, 0.0) for pattern in excluded), (".*", 1.0)]
+
+    @property
+    def muon_rules(self) -> Rules:
+        """Parameter rules, 1 where Muon trains: the matrices of the layers, unless the config names others."""
+        included = (r"(.*/)?layers/\d+/.*kernel",) if self.muon_include is None else self.muon_include
+        return [*((pattern, 1.0) for pattern in included), (".*", 0.0)]
+
+    @property
+    def parsed_lr_mults(self) -> Rules:
+        """The rules of `lr_mults`; `lr_rules` adds those of the layers."""
+        return parse_rules(self.lr_mults, "optimizer.lr_mults")
+
+    @property
+    def parsed_unfreeze(self) -> Rules:
+        """The rules of `unfreeze`."""
+        return parse_rules(self.unfreeze, "optimizer.unfreeze", "STEP")
+
+    def _direction(
+        self, decay: Params, params: Params, seed: int
+    ) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
+        """Returns two transforms: gradient to direction, and the addition of the decay."""
+        if self.name == "stable_adamw":
+            # this optimizer's decay follows the share of the peak learning rate, not the learning rate
+            decay = jax.tree.map(lambda share: share / self.learning_rate, decay)
+            stable = scale_by_stable_adam(self.b1, self.b2, self.eps, decay, self.bias_correction)
+            return self._with_dtype(seed, stable), optax.identity()
+        if self.name == "lamb":
+            included = resolve_multipliers(self.trust_rules, params, "optimizer.trust_exclude")
+            return self._adam(seed), optax.chain(add_decay(decay), scale_by_trust_ratio(included))
+        return self._muon(params, seed) if self.name == "muon" else self._adam(seed), add_decay(decay)
+
+    def _adam(self, seed: int) -> optax.GradientTransformation:
+        make = scale_by_corrected_adam if self.bias_correction else scale_by_uncorrected_adam
+        return self._with_dtype(seed, make(self.b1, self.b2, self.eps))
+
+    def _muon(self, params: Params, seed: int) -> optax.GradientTransformation:
+        """Returns Muon for the matrices of `muon_include`, and Adam for the other parameters."""
+        use_muon = muon_leaves(resolve_multipliers(self.muon_rules, params, "optimizer.muon_include"), params)
+        others = jax.tree.map(lambda muon: not muon, use_muon)
+        momentum = 0.95 if self.muon_momentum is None else self.muon_momentum
+        rms = 0.2 if self.muon_rms is None else self.muon_rms
+        orthogonal = scale_by_orthogonal(momentum, rms, lambda transform: self._with_dtype(seed, transform))
+        adam = optax.masked(self._adam(seed), others, mask_compatible_extra_args=True)
+        return optax.chain(optax.masked(orthogonal, use_muon), adam)
+
+    def _with_dtype(self, seed: int, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+        """Returns the optimizer with its moments in `moments_dtype`."""
+        return optimizer if self.moments_dtype == "float32" else with_bf16_moments(optimizer, seed)
+
+
+def _check_regexes(key: str, patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(f"{key}: {pattern!r} is not a regular expression ({error})") from None
+
+
+def parse_rules(texts: Iterable[str], key: str, number: str = "FACTOR") -> list[tuple[str, float]]:
+    """Parses ("REGEX=NUMBER", ...).
+
+    Args:
+        texts: The rules as text.
+        key: The config key that messages name.
+        number: What the number is, for messages.
+
+    Raises:
+        UserError: A rule is not REGEX=NUMBER.
+    """
+    rules = []
+    for text in texts:
+        pattern, _, value = text.rpartition("=")
+        try:
+            re.compile(pattern)
+            rules.append((pattern, float(value)))
+        except (re.error, ValueError) as error:
+            raise UserError(f"{key}: {text!r} is not REGEX={number} ({error})") from None
+        if not pattern:
+            raise UserError(f"{key}: {text!r} is not REGEX={number} (no regex)")
+    return rules
+
+
+def _line(schedule: Schedule) -> Share:
+    """Falls linearly from 1 at the end of the warm-up to 0 at the last step."""
+    warmup, rest = schedule.warmup_steps, max(schedule.num_steps - schedule.warmup_steps, 1)
+    return lambda step: jnp.clip(1.0 - (step - warmup) / rest, 0.0, 1.0)
+
+
+def _above(end: float, shape: Share) -> Share:
+    """Scales `shape` from the range 0..1 to the range `end`..1."""
+    return lambda step: end + (1.0 - end) * shape(step)
+
+
+def _bert(schedule: Schedule) -> Share:
+    return _above(schedule.end, lambda step: jnp.maximum(1.0 - step / schedule.num_steps, 0.0))
+
+
+def _electra(schedule: Schedule) -> Share:
+    """Multiplies the decay from step 0 with the warm-up (google-research/electra:model/optimization.py)."""
+    decay = _bert(schedule)
+    return lambda step: decay(step) * jnp.minimum(step / schedule.warmup_steps if schedule.warmup_steps else 1.0, 1.0)
+
+
+def _polynomial(schedule: Schedule) -> Share:
+    """Decays from the end of the warm-up as XLNet does (zihangdai/xlnet:model_utils.py), above `end_lr_ratio`."""
+    power, line = schedule.power, _line(schedule)
+    return _above(schedule.end, line if power is None else lambda step: line(step) ** power)
+
+
+def _cosine(schedule: Schedule) -> Share:
+    warmup, rest = schedule.warmup_steps, max(schedule.num_steps - schedule.warmup_steps, 1)
+
+    def half_wave(step: Array) -> Array:
+        return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / rest, 0.0, 1.0)))
+
+    return _above(schedule.end, half_wave)
+
+
+def _wsd(schedule: Schedule) -> Share:
+    """Stays at the peak until `decay_steps` before the end, then 1 - sqrt (AnswerDotAI/ModernBERT:src/scheduler.py)."""
+    start, decay = schedule.num_steps - schedule.decay, schedule.decay
+    return _above(schedule.end, lambda step: 1.0 - jnp.sqrt(jnp.clip((step - start) / decay, 0.0, 1.0)))
+
+
+def _slanted_triangular(schedule: Schedule) -> Share:
+    """Rises from `end_lr_ratio` to the peak over the warm-up, and falls again (arXiv:1801.06146, section 3.2)."""
+    cut, line = schedule.warmup_steps, _line(schedule)
+    return _above(schedule.end, lambda step: jnp.where(step < cut, step / cut, line(step)))
+
+
+def _inverse_sqrt(schedule: Schedule) -> Share:
+    """Falls as 1 / sqrt(step) from the end of the warm-up, which sets its scale (arXiv:1706.03762, section 5.3)."""
+    return lambda step: jnp.sqrt(schedule.warmup_steps / jnp.maximum(step, schedule.warmup_steps))
+
+
+def _step(schedule: Schedule) -> Share:
+    factor, warmup = _factor(schedule, 0.1), schedule.warmup_steps
+
+    def share(step: Array) -> Array:
+        # half a step is added because a compiler may multiply by 1 / period, which falls short of whole numbers
+        drops = jnp.floor((step - warmup + 0.5) / schedule.period)
+        return jnp.maximum(jnp.power(factor, drops), schedule.end)
+
+    return share
+
+
+def _exponential(schedule: Schedule) -> Share:
+    factor, warmup = _factor(schedule, 0.1), schedule.warmup_steps
+    return lambda step: jnp.maximum(jnp.power(factor, (step - warmup) / schedule.period), schedule.end)
+
+
+def _cyclical(schedule: Schedule) -> Share:
+    """Runs in triangles from `end_lr_ratio` to 1; a factor of 0.5 is "triangular2" (arXiv:1506.01186, section 3.2)."""
+    factor, period = _factor(schedule, 1.0), schedule.period
+
+    def shape(step: Array) -> Array:
+        cycle = jnp.floor((step + 0.5) / period)
+        height = 1.0 - jnp.abs(2.0 * (step - cycle * period) / period - 1.0)
+        return jnp.maximum(height, 0.0) * jnp.power(factor, cycle)
+
+    return _above(schedule.end, shape)
+
+
+def _rising_linear(schedule: Schedule) -> Share:
+    """Rises linearly from `end_lr_ratio` to the peak: Smith's range test (arXiv:1506.01186, section 3.3)."""
+    last = max(schedule.num_steps - 1, 1)
+    return lambda step: schedule.end + (1.0 - schedule.end) * step / last
+
+
+def _rising_exponential(schedule: Schedule) -> Share:
+    """Rises exponentially from `end_lr_ratio` to the peak."""
+    last = max(schedule.num_steps - 1, 1)
+    return lambda step: jnp.power(schedule.end, 1.0 - step / last)
+
+
+def _factor(schedule: Schedule, default: float) -> float:
+    return default if schedule.factor is None else schedule.factor
+
+
+SHAPES: dict[str, Callable[[Schedule], Share]] = {
+    "bert": _bert,
+    "electra": _electra,
+    "linear": _polynomial,
+    "polynomial": _polynomial,
+    "cosine": _cosine,
+    "wsd": _wsd,
+    "slanted_triangular": _slanted_triangular,
+    "step": _step,
+    "exponential": _exponential,
+    "cyclical": _cyclical,
+    "rising_linear": _rising_linear,
+    "rising_exponential": _rising_exponential,
+    "inverse_sqrt": _inverse_sqrt,
+    "constant": lambda schedule: jnp.ones_like,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule(Settings, group="schedule", resume=True):
+    """The learning rate over `num_steps`, by default BERT's; `end`, `decay` and `period` fill in what is None."""
+
+    name: str = phase_setting(
+        "bert",
+        choices=tuple(SHAPES),
+        help="Shape after warmup: bert (linear to the end, counted from step 0, with a small drop where warmup ends), "
+        "electra (the same decay times the warmup: no drop), linear (from the end of warmup), polynomial, cosine, wsd "
+        "(constant, then 1 - sqrt), constant, inverse_sqrt (Noam), step, exponential, cyclical (triangles, without "
+        "warmup), slanted_triangular (ULMFiT: warmup is its rise, a tenth of the run in the paper). rising_linear and "
+        "rising_exponential go from `end_lr_ratio` up to the peak: the range tests of `bertjax lr-find`.",
+    )
+    learning_rate: float = linked("optimizer.learning_rate")
+    num_steps: int = linked("train.num_steps")
+    warmup_steps: int = phase_setting(
+        10_000,
+        at_least=0,
+        follows=("train.num_steps", warmup),
+        help="Steps of linear warmup from 0, by default 1 % of the run.",
+    )
+    end_lr_ratio: float | None = phase_setting(
+        None,
+        names=(*DECAYING, *REPEATING, *RISING),
+        at_least=0.0,
+        below=1.0,
+        help="Lowest learning rate as a share of the peak, at the end or between cycles; None: 0, or 1/32 of "
+        "slanted_triangular.",
+    )
+    power: float | None = phase_setting(
+        None,
+        names=("polynomial",),
+        above=0.0,
+        help="polynomial: power of the remaining share of the run; None: 1, a straight line.",
+    )
+    decay_steps: int | None = phase_setting(
+        None, names=("wsd",), at_least=1, help="wsd: steps of the decay at the end; None: a tenth of the run."
+    )
+    period_steps: int | None = phase_setting(
+        None,
+        names=REPEATING,
+        at_least=1,
+        help="Steps between two drops (step), in which the rate falls by `factor` (exponential), or of one cycle, up "
+        "and down (cyclical); None: a quarter of the run.",
+    )
+    factor: float | None = phase_setting(
+        None,
+        names=REPEATING,
+        above=0.0,
+        at_most=1.0,
+        help='Factor on the rate per period, or on the height of a cycle (0.5: "triangular2"); None: 0.1, cyclical 1.',
+    )
+
+    def check(self) -> None:
+        if self.warmup_steps > self.num_steps:
+            raise UserError(
+                f"schedule.warmup_steps must lie in 0..train.num_steps = {self.num_steps}, not {self.warmup_steps}"
+            )
+        if self.name in ("inverse_sqrt", "slanted_triangular") and self.warmup_steps == 0:
+            raise UserError(f"schedule.name={self.name} starts with a rise: schedule.warmup_steps must be at least 1")
+        if self.name == "cyclical" and self.warmup_steps > 0:
+            raise UserError(
+                f"schedule.name=cyclical has a rise in every cycle: set schedule.warmup_steps to 0, not "
+                f"{self.warmup_steps}"
+            )
+        if self.name in RISING and (self.warmup_steps or not self.end_lr_ratio):
+            raise UserError(
+                f"schedule.name={self.name} rises from schedule.end_lr_ratio, which must be above 0, without "
+                "schedule.warmup_steps"
+            )
+        rest = self.num_steps - self.warmup_steps
+        if self.decay_steps is not None and self.decay_steps > rest:
+            raise UserError(
+                f"schedule.decay_steps must lie in 1..train.num_steps - schedule.warmup_steps = {rest}, not "
+                f"{self.decay_steps}"
+            )
+        if self.name == "cyclical" and self.period_steps == 1:
+            raise UserError("schedule.period_steps must be at least 2, not 1")
+
+    @property
+    def end(self) -> float:
+        """Lowest share of the peak: 0, or the 1/32 of arXiv:1801.06146 for slanted triangles."""
+        default = 1 / 32 if self.name == "slanted_triangular" else 0.0
+        return default if self.end_lr_ratio is None else self.end_lr_ratio
+
+    @property
+    def decay(self) -> int:
+        """Steps of the decay at the end: a tenth of the run."""
+        default = min(self.num_steps // 10, self.num_steps - self.warmup_steps)
+        return max(default if self.decay_steps is None else self.decay_steps, 1)
+
+    @property
+    def period(self) -> int:
+        """Steps of a period: a quarter of the run."""
+        return max(-(-self.num_steps // 4), 2) if self.period_steps is None else self.period_steps
+
+    def rate(self, step: Array | int) -> Array:
+        """Returns the learning rate of a step: the peak times a share, which rises from 0 over the warm-up.
+
+        `bert` is the authors' (google-research/bert:optimization.py): the decay counts from step 0 and the warm-up lies
+        over it, so the rate falls a little where the warm-up ends.
+        """
+        step, warmup, peak = jnp.asarray(step, jnp.float32), self.warmup_steps, self.learning_rate
+        after = SHAPES[self.name](self)
+        if not warmup or self.name in ("electra", "slanted_triangular"):  # which rise by themselves
+            return peak * after(step)
+        return jnp.where(step < warmup, peak * step / warmup, peak * after(step))
+
+
+def join_schedules(schedules: Sequence[tuple[int, Schedule]]) -> optax.Schedule:
+    """Returns the learning rate by step of a run in phases: at every step, that of the phase's schedule at this step.
+
+    Args:
+        schedules: First step and schedule of every phase.
+    """
+
+    def rate(step: Array) -> Array:
+        current = schedules[0][1].rate(step)
+        for (_, before), (start, schedule) in itertools.pairwise(schedules):
+            if schedule != before:
+                current = jnp.where(step >= start, schedule.rate(step), current)
+        return current
+
+    return rate
