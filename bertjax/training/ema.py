@@ -31,7 +31,7 @@ def track_ema(decay: float) -> optax.GradientTransformation:
     def init(params: Params) -> EmaState:
         return EmaState(jnp.zeros((), jnp.int32), jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32), params))
 
-    def update(updates: Params, state: EmaState, params: Params):
+    def update(updates: Params, state: EmaState, params: Params) -> tuple[Params, EmaState]:
         step = optax.safe_increment(state.step)
         d = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
         weights = optax.apply_updates(params, updates)

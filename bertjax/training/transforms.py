@@ -66,7 +66,9 @@ def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientT
     """
     adam = optax.scale_by_adam(b1, b2, eps)
 
-    def update(grads: Params, state: Any, params: Params | None = None, *, counts: Params | None = None, **_: Any):
+    def update(
+        grads: Params, state: Any, params: Params | None = None, *, counts: Params | None = None, **_: Any
+    ) -> tuple[Params, Any]:
         updates, state = adam.update(grads, state, params)
         if counts is None:
             return updates, state
@@ -98,7 +100,9 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     def init(params: Params) -> UncorrectedAdamState:
         return UncorrectedAdamState(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
 
-    def update(grads: Params, state: UncorrectedAdamState, params: Params | None = None):
+    def update(
+        grads: Params, state: UncorrectedAdamState, params: Params | None = None
+    ) -> tuple[Params, UncorrectedAdamState]:
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), UncorrectedAdamState(mu, nu)
@@ -135,7 +139,9 @@ def scale_by_stable_adam(
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
         return StableAdamState(jnp.zeros((), jnp.int32), mu, nu)
 
-    def update(grads: Params, state: StableAdamState, params: Params, *, counts: Params | None = None, **_: Any):
+    def update(
+        grads: Params, state: StableAdamState, params: Params, *, counts: Params | None = None, **_: Any
+    ) -> tuple[Params, StableAdamState]:
         step = optax.safe_increment(state.step)
 
         def betas(beta: float) -> Params:

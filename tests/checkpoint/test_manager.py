@@ -94,6 +94,7 @@ def test_empty_directory_restores_nothing(tmp_path: Path) -> None:
     assert checkpoints.latest_step() is None and checkpoints.all_steps() == []
 
 
+@pytest.mark.long
 def test_state_may_be_donated_right_after_save(tmp_path: Path) -> None:
     update = jax.jit(lambda tree: jax.tree.map(lambda x: x * -1 - 3, tree), donate_argnums=0)
     checkpoints = Checkpoints(tmp_path, Checkpointing(keep=10))

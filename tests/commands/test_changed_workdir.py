@@ -45,6 +45,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("message", CHANGES, ids=["tokenizer", "config"])
 def test_readers_refuse_what_was_changed(

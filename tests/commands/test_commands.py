@@ -74,6 +74,7 @@ def test_inspect_shows_the_batches_of_the_run(lab: Lab, tmp_path: Path) -> None:
     assert (a != c).any()
 
 
+@pytest.mark.long
 def test_dry_run_counts_and_writes_nothing(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     workdir = tmp_path / "run"
     arguments = ["--config.dry_run=true", f"--config.data.cache_dir={tmp_path / 'cache'}"]
@@ -84,6 +85,7 @@ def test_dry_run_counts_and_writes_nothing(lab: Lab, tmp_path: Path, capsys: pyt
     assert not workdir.exists() and not (tmp_path / "cache" / "corpora").exists()
 
 
+@pytest.mark.long
 def test_dry_run_tells_epochs_once_prepared(lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.run("pretrain", "--config.dry_run=true") == 0
     assert " of " in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("epochs"))

@@ -188,6 +188,7 @@ def test_metrics_on_a_full_disk_are_an_error_and_closing_is_none(tmp_path: Path,
         writer.close()
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_while_it_claimed_its_folder_begins(lab: Lab, finished: Finished, tmp_path: Path) -> None:
     """P1: the folder has only half of a config.json, under another name."""
     workdir = tmp_path / "run"

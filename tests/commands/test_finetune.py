@@ -136,6 +136,7 @@ def check_evaluation(workdir: Path, last: dict[str, float], capsys: pytest.Captu
     assert np.mean(losses) == pytest.approx(last["eval/classification_loss"], abs=2e-5), "trained in bfloat16"
 
 
+@pytest.mark.long
 def test_a_dry_run_trains_nothing(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert task("--workdir", tmp_path / "run", "--config.dry_run=true") == 0
     out = capsys.readouterr().out
@@ -143,6 +144,7 @@ def test_a_dry_run_trains_nothing(task: Task, tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_task_has_no_corpus(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The corpus of the defaults is not prepared."""
     config = task.config  # type: ignore[attr-defined]

@@ -55,6 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: root / name for name in shapes}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ("causal", pytest.param("seq2seq", marks=pytest.mark.long)))
 def test_texts_of_lines(
     name: str, folders: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def test_a_first_layer_without_norm_is_copied_with_one_that_does_nothing() -> No
     assert norms.shape == (4, 12) and np.array_equal(norms[2], np.ones(12)) and not np.array_equal(norms[3], norms[2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [

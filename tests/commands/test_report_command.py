@@ -47,6 +47,7 @@ def test_what_it_fills_in_last_is_what_the_end_of_the_run_prints(finished: Finis
     assert printed in finished.printed
 
 
+@pytest.mark.long
 def test_the_report_changes_nothing_that_is_learned(lab: Lab, finished: Finished, tmp_path: Path) -> None:
     assert lab.run("pretrain", "--workdir", tmp_path / "run", "--config.report.enabled=false") == 0
     ours, theirs = (
@@ -71,6 +72,7 @@ def test_a_run_that_was_killed_goes_on_in_its_page(lab: Lab, finished: Finished,
     assert "Step 8 of 8, done" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_broken_report_stops_no_run(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def random_cases(count: int) -> list[tuple[str, Any]]:
     return [(key, bad_value(declared()[key], draw)) for key in (draw.choice(keys) for _ in range(count))]
 
 
+@pytest.mark.long
 def test_200_at_random(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plain, broken = tmp_path / "plain.py", tmp_path / "broken.py"

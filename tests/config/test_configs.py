@@ -130,6 +130,7 @@ def test_parameter_counts_are_the_published_ones() -> None:
     assert {name for name, facts in stored_facts().items() if facts.parameters is not None} == set(SPECS)
 
 
+@pytest.mark.long
 def test_the_catalog_is_that_of_the_configs() -> None:
     """`bertjax configs` reads it in place of the configs; the docstring of this file says how to write it."""
     facts = [file.read_facts(size) for file in config_files() for size in file.sizes]

@@ -53,6 +53,7 @@ def test_lines_are_in_ten_scripts() -> None:
     assert all(len({*text} & {*letters}) > 15 for letters in SCRIPTS.values())
 
 
+@pytest.mark.long
 def test_thirty_classes(tmp_path: Path) -> None:
     assert len({layout.kind for layout in LAYOUTS}) == 30
     for layout in LAYOUTS:
@@ -206,6 +207,7 @@ assert "transformers" in sys.modules and not sys.modules["torch"]
 """
 
 
+@pytest.mark.long
 def test_only_foreign_folders_need_transformers_and_none_needs_torch(tmp_path: Path) -> None:
     script = ALONE.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -430,6 +430,7 @@ def test_rules_that_panic_are_refused(tmp_path: Path, capfd: Any, changes: dict[
     assert "\n" not in str(error.value) and not capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_rules_that_take_too_long_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They read an added token for hours when the library builds the tokenizer, and no other thread runs meanwhile."""
     monkeypatch.setattr(tokenizer_probe, "_SECONDS", 3.0)

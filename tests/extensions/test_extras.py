@@ -96,6 +96,7 @@ def test_config_files_and_the_api_set_the_keys_of_extensions(extras: Extras, tmp
     assert "rts" not in config.objective and "rts" not in to_json(config)
 
 
+@pytest.mark.long
 def test_pretrained_resumed_exported_and_loaded(extras: Extras, runs: dict[str, Path]) -> None:
     workdir = pretrained(extras, runs)
     records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]

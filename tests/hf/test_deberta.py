@@ -65,6 +65,7 @@ def test_buckets_are_theirs() -> None:
         np.testing.assert_array_equal(log_bucket(distances, buckets, far), expected, str((buckets, far)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "version",
     [
@@ -86,6 +87,7 @@ def test_loss_and_gradients_are_torchs(tmp_path: Path, version: str) -> None:
     assert_same_gradients(ours, theirs, masked_lm_loss(ours, batch), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
 def test_the_decoder_comes_back_and_transformers_does_without(tmp_path: Path, unverified: None, family: str) -> None:
     values = FAMILIES[family].parse_config(SIZES | ({} if family == "deberta" else V2))

@@ -164,6 +164,7 @@ def test_a_cache_changes_nothing(name: str, causal: bool) -> None:
     np.testing.assert_allclose(results[0].scores, results[1].scores, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_samples_are_a_function_of_seed_and_example() -> None:
     config = dataclasses.replace(TOWER, causal=True)
     params, ids = random_params(config), make_inputs(True, 1)[0][:4]

@@ -212,6 +212,7 @@ def test_side_files_are_not_read_through_links(folder: Path) -> None:
 # -- our own format ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_mixture_is_written_in_our_own_format(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     heads = ("pooler", "mlm", "sequence_classification")
     params = random_params(MIXTURE, heads)

@@ -47,6 +47,7 @@ def drawn_batch(seed: int = 0) -> dict[str, np.ndarray]:
     return {"input_ids": draw(0, 37, (B, S)), "attention_mask": mask, "token_type_ids": types}
 
 
+@pytest.mark.long
 def test_gradients_of_the_permutation_loss_are_torchs(tmp_path: Path) -> None:
     """Of the mean over all targets, with a memory from the rows before."""
     hf, before, batch = theirs(clamp_len=6), drawn_batch(), drawn_batch(1)

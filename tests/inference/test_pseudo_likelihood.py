@@ -100,6 +100,7 @@ def test_log_likelihoods_as_transformers(both: Both) -> None:
             score_texts(both.ours, both.tokenizer, TEXTS, mode)
 
 
+@pytest.mark.long
 @of_all_families("bert")
 def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
     texts = [TEXTS[0], "The cat " * 9]

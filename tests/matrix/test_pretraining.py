@@ -77,6 +77,12 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def unevaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluates nothing, which would compile a second program as large as the step."""
+    monkeypatch.setattr(build, "make_evaluate", lambda *_: lambda *_: {})
+
+
+@pytest.fixture(autouse=True)
 def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a resumed run use the programs of the first one."""
     make, made = build.make_experiment, []

@@ -63,6 +63,7 @@ def values_and_gradients(config: EncoderConfig, window: int, causal: bool) -> li
     return [np.asarray(each) for each in (out, *gradients)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("window", "causal"), INTERPRETED)
 def test_splash_interpreted_is_the_plain_form(window: int, causal: bool) -> None:
     expected = values_and_gradients(PLAIN, window, causal)
@@ -86,6 +87,7 @@ def test_splash_is_finite_at_padding_which_is_not_cleared(window: int, causal: b
     assert all(np.isfinite(each).all() for each in (out, *gradients))
 
 
+@pytest.mark.long
 def test_splash_runs_on_the_shards_of_a_mesh() -> None:
     config = with_implementation(PLAIN, "interpret")
     alone = values_and_gradients(config, 30, False)

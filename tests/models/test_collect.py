@@ -103,6 +103,7 @@ def test_the_parts_are_those_of_transformers(tmp_path: Any) -> None:
     np.testing.assert_allclose(result["layers/1/scores"][0], scores, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variant",
     [

@@ -209,6 +209,7 @@ def decoded_by_definition(config: EncoderConfig, params: Params, hidden: np.ndar
     return states
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [CONFIG, *(pytest.param(each, marks=pytest.mark.long) for each in (V1, SHARED))],

@@ -128,6 +128,7 @@ def test_an_unrolled_scan_is_the_same_network(
         np.testing.assert_allclose(ours, scanned, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [pytest.param("full", marks=pytest.mark.weekly), "dots"])
 def test_rematerialisation_changes_nothing(
     gradient_of: Callable, small_params: Params, batch: dict, plain: tuple, policy: str
@@ -170,6 +171,7 @@ def test_rematerialised_layers_keep_what_fused_attention_returned(
     assert 0 < kernels("dots") == kernels("none") < kernels("full")
 
 
+@pytest.mark.long
 def test_bfloat16_is_close_and_its_gradients_are_float32(
     gradient_of: Callable, small_params: Params, batch: dict, plain: tuple
 ) -> None:

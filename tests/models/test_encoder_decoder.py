@@ -143,6 +143,7 @@ def test_any_two_towers_do(encoder: dict[str, Values], decoder: dict[str, Values
     check_sight(pair(encoder, decoder, *shape))
 
 
+@pytest.mark.long
 def test_shared_layers_are_held_once() -> None:
     model = tower(FIRST)
     config = EncoderDecoderConfig.symmetric(model, "all")

@@ -41,6 +41,7 @@ def close(one: object, other: object) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), one, other)
 
 
+@pytest.mark.long
 def test_jit_vmap_and_a_sharded_call_agree(encoder: Encoder, inputs: tuple[jax.Array, jax.Array]) -> None:
     expected = hidden(encoder, *inputs)
     assert expected.shape == (8, 12, 16)

@@ -45,6 +45,7 @@ def test_the_activation_of_the_head_is_that_of_the_config(small: EncoderConfig, 
     assert 1e-6 < np.abs(logits[0] - logits[1]).max() < 1e-2 < np.abs(logits[0] - logits[2]).max()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 def test_padding_of_the_vocabulary_can_never_be_predicted(small: EncoderConfig, compute: str) -> None:
     config = dataclasses.replace(small, padded_vocab_size=64, compute_dtype=compute, result_dtype=compute)
@@ -104,6 +105,7 @@ def test_heads_that_do_not_exist_or_lack_the_pooler_are_refused(small: EncoderCo
         abstract_params(small, heads)
 
 
+@pytest.mark.long
 def test_every_weight_is_drawn_and_every_bias_and_scale_is_neutral(small: EncoderConfig) -> None:
     """The model is wide enough to measure the deviation of every leaf; every layer differs from the others."""
     config = dataclasses.replace(small, hidden_size=64, intermediate_size=128, vocab_size=500)

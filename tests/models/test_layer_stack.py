@@ -103,6 +103,7 @@ def gradient(unroll: int, start: int = 0, stop: int | None = None) -> tuple[Call
     return jax.grad(loss, has_aux=True), weights
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("start", "stop"), [(0, 7), (2, 7), (0, 1), (3, 5)])
 def test_unrolled_layers_are_the_scanned_ones(start: int, stop: int) -> None:
     (scanned, weights), (unrolled, _) = gradient(1, start, stop), gradient(7, start, stop)

@@ -143,6 +143,7 @@ def residual_bytes(function: Callable, *inputs: jax.Array) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(residuals))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("values", [{}, {"norm_bias": False}, {"norm_type": "rms_norm"}])
 def test_norms_on_accelerators_have_the_same_gradients_and_keep_their_input_alone(
     monkeypatch: pytest.MonkeyPatch, values: dict

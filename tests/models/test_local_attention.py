@@ -61,6 +61,7 @@ def test_blocks_are_the_whole_row(window: int, length: int, causal: bool, monkey
         assert np.abs(blocks - rows).max() <= 2e-6, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", [8, 16, 24])
 def test_any_block_that_the_window_reaches_over_once_is_exact(block: int) -> None:
     q, k, v = draw(2, 50, 3)
@@ -97,6 +98,7 @@ def test_queries_that_see_nothing_are_known_without_the_matrix(window: int, caus
     np.testing.assert_array_equal(out > 0, expected)
 
 
+@pytest.mark.long
 def test_packed_examples_with_rotations_and_windows_are_as_if_alone(rows: Callable[..., dict[str, np.ndarray]]) -> None:
     config = dataclasses.replace(
         WIDE,

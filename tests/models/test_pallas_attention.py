@@ -67,6 +67,7 @@ def plain_dropout(q: jax.Array, k: jax.Array, v: jax.Array, context: AttentionCo
     return jnp.einsum("bnqk,bknh->bqnh", jnp.where(keep_mask(context), weights / (1 - RATE), 0.0), v)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("window", "causal"), WITHOUT_DROPOUT)
 def test_without_dropout_it_is_the_plain_form(window: int, causal: bool) -> None:
     context = AttentionContext(IDS, window, causal)
@@ -81,6 +82,7 @@ def test_a_decoder_attends_to_a_source_of_another_length() -> None:
         assert np.abs(ours - plain).max() <= 3e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "causal", "compiler"),
     [

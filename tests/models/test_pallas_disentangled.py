@@ -96,6 +96,7 @@ def formula(
     return jnp.einsum("bnqk,bknh->bqnh", weights, v)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("terms", "causal", "drop", "compiler"),
     [

@@ -36,6 +36,7 @@ def inputs(shape: tuple[int, ...]) -> list[jax.Array]:
     return [jnp.asarray(draw.normal(size=each), jnp.float32) for each in shapes]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("present", "centred"), [((True, True, True), True), ((False, True, False), False)])
 @pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize(
@@ -139,6 +140,7 @@ def test_a_mesh_computes_the_same() -> None:
         assert np.abs(mine - expected).max() <= 1e-5 * max(1.0, float(np.abs(expected).max()))
 
 
+@pytest.mark.long
 def test_without_dropout_any_key_will_do() -> None:
     values, key = {"hidden_dropout": 0.0, "attention_dropout": 0.0}, jax.random.key(0)
     alone = encoder_results({"norm_implementation": "xla", **values}, key)

@@ -99,6 +99,7 @@ def formula(arrays: Arrays, context: AttentionContext, types: Any, key: jax.Arra
     return jnp.einsum("bnqk,bknh->bqnh", weights, arrays["v"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sets", "key", "compiler"),
     [

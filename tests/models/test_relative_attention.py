@@ -124,6 +124,7 @@ def encode(params: Params, ids: jax.Array, types: jax.Array, config: EncoderConf
     return bind(config, ("mlm",), params).encode(ids, jnp.ones_like(ids), positions, types, key).last_hidden_state
 
 
+@pytest.mark.long
 def test_only_equality_of_segments_counts(params: Params) -> None:
     ids = jnp.asarray([[7, 8, 9, 10, 11, 12]])
     run = jit(lambda types: encode(params, ids, types))

@@ -43,6 +43,7 @@ def test_scores_are_the_looked_up_ones(length: int, keys: int, sets: int) -> Non
     np.testing.assert_allclose(result, looked_up(some, rows, positions, keys, length), atol=2e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("length", "size"), [(6, 6), (20, 13), (9, 8), (40, 1)])
 def test_slices_by_bits_are_slices(length: int, size: int) -> None:
     """Values, and gradients where slices overlap; every possible start."""

@@ -82,6 +82,7 @@ def changed(batch: Batch, row: int, position: int) -> Batch:
     return batch | {"input_ids": ids.at[row, position].set((ids[row, position] + 7) % 40)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_target_sees_what_comes_before_it_in_the_order_and_never_itself(
     run: Callable, params: Params, seed: int
@@ -218,6 +219,7 @@ def test_scans_and_rematerialisation_change_nothing(params: Params) -> None:
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(plain["encoder"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [

@@ -116,6 +116,7 @@ def test_no_token_sees_what_is_to_come_nor_another_example(params: Params, batch
     np.testing.assert_array_equal(np.flatnonzero(differs[1]), range(4, S))
 
 
+@pytest.mark.long
 def test_rows_without_a_next_token_give_no_gradient(objective: Clm, params: Params, batch: dict) -> None:
     alone = {name: value[2:] for name, value in batch.items()}
 

@@ -71,6 +71,7 @@ def gradient(objective: Contrastive) -> Callable:
     return run
 
 
+@pytest.mark.long
 def test_the_loss_is_that_of_the_original() -> None:
     """princeton-nlp/SimCSE: simcse/models.py, cl_forward, of the real examples."""
     rng = np.random.default_rng(0)
@@ -166,6 +167,7 @@ def test_a_batch_of_nothing_gives_no_gradient(params: Params, batch: dict, gradi
         assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(grads))
 
 
+@pytest.mark.long
 def test_means_are_of_an_examples_own_tokens(vocabulary: Vocabulary, raw: dict) -> None:
     plain = dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0)
     objective = Contrastive(Masking(), pooling="mean", mlm_weight=0.0).build({"model": plain}, vocabulary)

@@ -16,6 +16,7 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 DRAWN = ("masked_positions", "prediction_order", "sample_noise")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "recipe", ["electra", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("roberta", "xlnet"))]
 )

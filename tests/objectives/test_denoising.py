@@ -83,6 +83,7 @@ def examples_of(batch: dict[str, Any], prefix: str = "") -> list[list[int]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["spans", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("infilling", "tsdae", "retromae"))]
 )
@@ -121,6 +122,7 @@ def restore(source: list[int], target: list[int], sentinels: tuple[int, ...]) ->
     return [token for each in source for token in spans.get(each, [each])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("density", "mean"), [(0.15, 3.0), (0.5, 2.0), (0.3, 1.0)])
 def test_sentinels_and_their_spans_are_the_text(
     density: float, mean: float, vocabulary: Vocabulary, pack: Callable
@@ -230,6 +232,7 @@ def test_the_target_is_the_text_and_sentences_are_permuted(vocabulary: Vocabular
     assert np.asarray(batch["decoder_input_ids"])[0, :3].tolist() == [SEP, CLS, 10]
 
 
+@pytest.mark.long
 def test_tsdae_deletes_words_and_never_all(vocabulary: Vocabulary, many: Callable) -> None:
     starts = np.flatnonzero(vocabulary.starts_word)
     inside = int(np.flatnonzero(~vocabulary.starts_word)[-1])

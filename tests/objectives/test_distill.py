@@ -178,6 +178,7 @@ def test_distilberts_losses_are_those_of_the_original(parts: Parts, batch: dict,
     np.testing.assert_allclose(sums["teacher_mlm_loss"].value / sums["mlm"].count, teacher, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_soft_targets_at_masked_words_alone(
     vocabulary: Vocabulary, loss_of: Callable, parts: Parts, params: Params, batch: dict
 ) -> None:
@@ -196,6 +197,7 @@ def test_soft_targets_at_masked_words_alone(
     assert {"mlm_loss", "mlm_accuracy", "mlm_unigram_loss", "teacher_mlm_loss"} <= set(result)
 
 
+@pytest.mark.long
 def test_relations_are_those_of_the_papers(parts: Parts, sums: dict[str, Sum]) -> None:
     """arXiv:2002.10957, equations 5 to 7; arXiv:2012.15828, equations 5 and 6: 2 heads of all vectors, by name."""
 
@@ -227,6 +229,7 @@ def test_relations_are_those_of_the_papers(parts: Parts, sums: dict[str, Sum]) -
     assert sums["relations"].count == 22 + 24 + 13 + 15
 
 
+@pytest.mark.long
 def test_tinyberts_losses_are_those_of_the_original(
     narrow: Distillation, teacher_params: Params, loss_of: Callable, raw: dict
 ) -> None:
@@ -310,6 +313,7 @@ def test_no_gradient_reaches_the_teacher_and_dropout_neither(
     assert not silent
 
 
+@pytest.mark.long
 def test_the_step_trains_the_student_alone(
     objective: Distillation, params: Params, teacher_params: Params, raw: dict
 ) -> None:
@@ -324,6 +328,7 @@ def test_the_step_trains_the_student_alone(
     assert set(objective.loss_weights) <= set(metrics["sums"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", ["padding", "nothing to predict"])
 def test_without_anything_to_learn_gradients_are_zero(
     missing: str, objective: Distillation, gradients: Callable, params: Params, teacher_params: Params, batch: dict

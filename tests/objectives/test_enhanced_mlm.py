@@ -100,6 +100,7 @@ def test_the_loss_is_read_from_the_decoder(objective: Mlm, params: Params, hidde
     assert len(rows) > 12 and all(np.abs(leaf).max() > 0.0 for leaf in jax.tree.leaves(trained))
 
 
+@pytest.mark.long
 def test_no_masked_position_reads_its_own_answer(
     corrupt: Callable, gradient: Callable, params: Params, batch: dict, hidden: dict
 ) -> None:

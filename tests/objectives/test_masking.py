@@ -104,6 +104,7 @@ def test_the_choice_is_that_of_the_sequential_rule(
     np.testing.assert_array_equal(chosen_of(mask_batch(batch, seed, mask_unit=unit)), expected)
 
 
+@pytest.mark.long
 def test_the_whole_word_rule_holds_for_long_words(pack: Callable, example: Callable, vocabulary: Vocabulary) -> None:
     """Words of five tokens on average, many longer than the whole budget."""
     rng = np.random.default_rng(0)

@@ -320,6 +320,7 @@ def test_what_is_hidden_says_nothing_of_itself(twins: Vocabulary, pack: Callable
     assert (again["masked_ids"] != hidden["masked_ids"]).sum() == covered.sum()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", MASK_UNITS)
 def test_a_text_of_specials_alone_hides_nothing(twins: Vocabulary, pack: Callable, unit: str) -> None:
     rows = [[np.array([CLS, SEP, SEP], np.int32), np.array([CLS, SEP], np.int32)], [], [], [], [], []]

@@ -160,6 +160,7 @@ def test_lengths_are_geometric_truncated_and_scaled() -> None:
     assert_distribution(np.bincount(drawn, minlength=11)[1:], shares)
 
 
+@pytest.mark.long
 def test_a_span_begins_at_the_word_of_any_token(vocabulary: Vocabulary, pack: Callable) -> None:
     """With a budget of one token, it is the first of its word: a word of three tokens is three times as likely."""
     batch = text_rows(pack, 1, 32, 3)

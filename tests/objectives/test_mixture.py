@@ -71,6 +71,7 @@ def loss(objective: ObjectiveMixture) -> Callable:
     return jit(lambda params, batch: objective.loss(params, NOTHING, batch, jax.random.key(0), train=False)[0])
 
 
+@pytest.mark.long
 def test_every_row_has_one_objective(objective: ObjectiveMixture, rows: dict, batch: dict) -> None:
     hidden, plain = member_batch(batch, "mlm"), member_batch(batch, "clm")
     assert len(hidden["input_ids"]) == 6 and len(plain["input_ids"]) == 2
@@ -79,6 +80,7 @@ def test_every_row_has_one_objective(objective: ObjectiveMixture, rows: dict, ba
     assert set(objective.counts(batch)) == set(objective.loss_weights) == {"mlm", "clm"}
 
 
+@pytest.mark.long
 def test_the_loss_is_that_of_the_members(
     objective: ObjectiveMixture, params: Params, batch: dict, loss: Callable
 ) -> None:

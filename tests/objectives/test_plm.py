@@ -67,6 +67,7 @@ def logits_of(objective: Plm) -> Callable[[Params, Rows], tuple[jax.Array, jax.A
     return run
 
 
+@pytest.mark.long
 def test_what_is_predicted(objective: Plm, batch: Rows) -> None:
     assert batch["masked_positions"].shape == (B, 7)
     for row in range(B):
@@ -118,6 +119,7 @@ def test_backward_rows_begin_their_spans_where_words_begin(vocabulary: Vocabular
         assert (first == opening).mean() > 0.9 and pairs.sum() > 100
 
 
+@pytest.mark.long
 def test_no_logit_sees_its_own_word_nor_one_that_comes_later(objective: Plm, params: Params, batch: Rows) -> None:
     run = logits_of(objective)
     base, content = run(params, batch)
@@ -140,6 +142,7 @@ def test_no_logit_sees_its_own_word_nor_one_that_comes_later(objective: Plm, par
     assert (np.abs(other[row] - base[row])[present].max(-1) > 0).all()
 
 
+@pytest.mark.long
 def test_the_memory_is_what_the_layers_read_of_the_first_part(
     objective: Plm, params: Params, batch: Rows, run: Callable
 ) -> None:

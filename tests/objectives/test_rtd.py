@@ -132,6 +132,7 @@ def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
             assert max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(tree["encoder"]["embeddings"][part])) > 1e-3
 
 
+@pytest.mark.long
 def test_labels_compare_and_do_not_ask_what_was_masked(objective: Rtd, hidden: dict, vocabulary: Vocabulary) -> None:
     """A generator that always predicts the most frequent masked word: its correct guesses count as originals."""
     there = np.asarray(hidden["masked_weights"]) > 0
@@ -225,6 +226,7 @@ def test_nothing_to_predict_teaches_nothing(objectives: dict, hidden: dict, name
     assert loss == 0.0 and all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["deberta"])
 def test_neither_tower_sees_what_was_hidden(
     objectives: dict, corrupt: Callable, rows: dict, hidden: dict, name: str

@@ -73,6 +73,7 @@ def test_the_decoder_reads_the_target_one_token_late(objective: Seq2Seq, batches
     assert objective.counts(batch)["seq2seq"] == sum(TARGETS)
 
 
+@pytest.mark.long
 def test_packed_examples_have_the_losses_of_single_ones(objective: Seq2Seq, batches: tuple) -> None:
     params = jit(objective.init)(jax.random.key(0))
     values = []

@@ -93,6 +93,7 @@ def shares_of(finding: tuple[str, dict[str, Any]]) -> np.ndarray:
 FAMILIES = ["bert-tiny", "albert-base-v1", "deberta-v3-base", "xlnet-base", "modernbert-base", "gpt2"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_shares_of_every_family_sum_to_one(name: str) -> None:
     shares = shares_of(probe_attention(model_of(small(name)), Words(), "cats of dogs of birds"))

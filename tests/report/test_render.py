@@ -213,6 +213,7 @@ FIELDS = ("sentence", "tokens", "tokens", "maps", "token", "near", "labels", "co
 FIELDS += ("parameters", "phases", "sizes", "host", "set", "devices")
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     st.lists(

@@ -92,6 +92,7 @@ def test_the_second_moment_moves_where_the_nearest_number_stands_still() -> None
     assert abs(result.mean() / exact[0] - 1) < 0.02 and result.std() / exact[0] < 0.12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [

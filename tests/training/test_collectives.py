@@ -157,6 +157,7 @@ def test_no_activations_and_no_logits_are_gathered(mesh: str, unroll: int) -> No
                 assert each.axes == ("tensor",) and shape[0] == BATCH_SIZE // (data * fsdp), each
 
 
+@pytest.mark.long
 @both_ways
 def test_on_three_axes_every_axis_has_its_own(unroll: int) -> None:
     compiled = step("mixed", unroll)
