@@ -50,6 +50,6 @@ def get_config(size: str = "base") -> ConfigDict:
         config.objective.masking.dynamic = True
         config.train.log_interval_steps = every(config, 60, at_least=10)
         config.checkpoint.interval_steps = every(config, 10)
-        # learned positions: neighbours are distinguished much sooner in short sequences
+        # learned positions: neighbors are distinguished much sooner in short sequences
         config.train.phases = ("80%:data.seq_len=32",)
     return config

@@ -11,7 +11,7 @@ Sizes: base of BERT, and smoke, which goes on from the run of `bert:smoke` (a mi
 
 `lines:` reads every line as one text. The decoder has the encoder's weights, and starts with its masked-token head.
 
-Hardware and time: not measured here. Result: by its authors, up to 93.1 % of what training on labelled pairs achieves.
+Hardware and time: not measured here. Result: by its authors, up to 93.1 % of what training on labeled pairs achieves.
 
 No difference is known.
 """

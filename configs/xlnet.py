@@ -1,4 +1,4 @@
-"""XLNet: permutation language modelling with a memory, relative positions and segments (arXiv:1906.08237).
+"""XLNet: permutation language modeling with a memory, relative positions and segments (arXiv:1906.08237).
 
     bertjax pretrain --config xlnet:base --workdir runs/xlnet --config.data.sources='text:corpus/*.txt'
 

@@ -112,7 +112,7 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
                 elapsed += time.monotonic() - began
             stored.append((elapsed, cursor, jax.device_get(state.params)))
         model = float32_model(exp.objective.towers)  # type: ignore[attr-defined]
-        examples = read_examples(task.config, "test", labelled=False, sources=[f"parallel:{options.test}"])
+        examples = read_examples(task.config, "test", labeled=False, sources=[f"parallel:{options.test}"])
         features, references = (
             make_features(task.config, examples, task.tokenizer).features,
             read_pairs(options.test)[1],

@@ -70,9 +70,9 @@ DEFECTS = """() => {
       if (layers.at(-1)[3] === 1) break;
     }
     const back = layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
-    const colour = numbers(getComputedStyle(element).color);
-    for (let each = element; each; each = each.parentElement) colour[3] *= Number(getComputedStyle(each).opacity);
-    const front = over(colour, back);
+    const color = numbers(getComputedStyle(element).color);
+    for (let each = element; each; each = each.parentElement) color[3] *= Number(getComputedStyle(each).opacity);
+    const front = over(color, back);
     const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
     return (high + 0.05) / (low + 0.05);
   };
@@ -195,7 +195,7 @@ class Tab:
         self.media()
 
     def media(self, dark: bool = False, kind: str = "") -> None:
-        """Emulates a colour scheme and a medium, such as `print`, from the next page on."""
+        """Emulates a color scheme and a medium, such as `print`, from the next page on."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", media=kind, features=features)
 

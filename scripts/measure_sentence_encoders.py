@@ -1,11 +1,11 @@
 """Compares a masked language model as an encoder of sentences with itself after TSDAE and RetroMAE.
 
     python scripts/measure_sentence_encoders.py --encoder runs/mlm --out runs/sentences --steps 2000 \\
-        --sources lines:sentences.txt --pairs mrpc/dev.tsv --labelled sst-2/train.tsv sst-2/dev.tsv
+        --sources lines:sentences.txt --pairs mrpc/dev.tsv --labeled sst-2/train.tsv sst-2/dev.tsv
 
 Every seed continues the run of `--encoder` for so many steps by masked tokens (the control), by TSDAE and by RetroMAE;
 the same command resumes. Pairs: the area under the ROC curve of the cosines, for tsv with a header, by default MRPC's.
-Labelled: the accuracy of a logistic regression on the frozen vectors, for tsv with columns `sentence` and `label`.
+Labeled: the accuracy of a logistic regression on the frozen vectors, for tsv with columns `sentence` and `label`.
 Vectors are the mean of the tokens and the first token. Prints mean and standard deviation over seeds; needs
 scikit-learn.
 """
@@ -65,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--encoder", type=Path, required=True, help="work directory of a run with the objective mlm")
     parser.add_argument("--out", type=Path, required=True, help="directory of the work directories")
     parser.add_argument("--pairs", type=Path, required=True, help="tsv of pairs")
-    parser.add_argument("--labelled", type=Path, nargs=2, metavar=("TRAIN", "DEV"), required=True)
+    parser.add_argument("--labeled", type=Path, nargs=2, metavar=("TRAIN", "DEV"), required=True)
     parser.add_argument("--columns", nargs=3, default=("#1 String", "#2 String", "Quality"), help="of --pairs")
     parser.add_argument("--sources", nargs="+", help="text to continue with (default: that of the run)")
     parser.add_argument("--steps", type=int, default=2000)
@@ -73,7 +73,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--most", type=int, default=10_000, help="labelled sentences to train the probe on")
+    parser.add_argument("--most", type=int, default=10_000, help="labeled sentences to train the probe on")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     return parser.parse_args()
 
@@ -106,7 +106,7 @@ def measure(workdir: Path, pooling: str, options: argparse.Namespace) -> tuple[f
     first, second, same = read_columns(options.pairs, options.columns)
     vectors = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in (embed(first), embed(second))]
     area = roc_auc_score([int(float(each)) for each in same], (vectors[0] * vectors[1]).sum(1))
-    train, dev = (read_columns(path, ("sentence", "label")) for path in options.labelled)
+    train, dev = (read_columns(path, ("sentence", "label")) for path in options.labeled)
     chosen = np.random.default_rng(0).permutation(len(train[0]))[: options.most]
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=300))
     probe.fit(embed([train[0][each] for each in chosen]), [train[1][each] for each in chosen])

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 300, 64, 40, 34, 36  # of the picture
-COLOURS = {"resident MiB": "#1f6fb4", "open files": "#c25b12"}
+COLORS = {"resident MiB": "#1f6fb4", "open files": "#c25b12"}
 
 
 class Sample(NamedTuple):
@@ -93,10 +93,10 @@ def picture(samples: Sequence[Sample], title: str) -> str:
 
     def line(values: Sequence[float], most: float, name: str) -> str:
         points = " ".join(f"{across(s.step):.1f},{up(most)(v):.1f}" for s, v in zip(samples, values, strict=True))
-        return f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" stroke-width="1.5"/>'
+        return f'<polyline points="{points}" fill="none" stroke="{COLORS[name]}" stroke-width="1.5"/>'
 
-    def label(x: float, y: float, words: object, anchor: str = "middle", colour: str = "#333") -> str:
-        return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
+    def label(x: float, y: float, words: object, anchor: str = "middle", color: str = "#333") -> str:
+        return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="{color}">{words}</text>'
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
@@ -107,12 +107,12 @@ def picture(samples: Sequence[Sample], title: str) -> str:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y, x = bottom - (bottom - TOP) * share, across(last * share)
         parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(label(LEFT - 6, y + 4, f"{most_size * share:,.0f}", "end", COLOURS["resident MiB"]))
-        parts.append(label(right + 6, y + 4, f"{most_files * share:.0f}", "start", COLOURS["open files"]))
+        parts.append(label(LEFT - 6, y + 4, f"{most_size * share:,.0f}", "end", COLORS["resident MiB"]))
+        parts.append(label(right + 6, y + 4, f"{most_files * share:.0f}", "start", COLORS["open files"]))
         parts.append(label(x, bottom + 15, f"{last * share:,.0f}"))
     parts.append(label((LEFT + right) / 2, HEIGHT - 6, "steps"))
-    parts.append(label(LEFT, TOP - 6, "resident MiB", "start", COLOURS["resident MiB"]))
-    parts.append(label(right, TOP - 6, "open files", "end", COLOURS["open files"]))
+    parts.append(label(LEFT, TOP - 6, "resident MiB", "start", COLORS["resident MiB"]))
+    parts.append(label(right, TOP - 6, "open files", "end", COLORS["open files"]))
     parts += [line(sizes, most_size, "resident MiB"), line(files, most_files, "open files")]
     return "\n".join([*parts, "</svg>", ""])
 

@@ -97,7 +97,7 @@ def measure(cfg: ConfigDict) -> Cell:
     with jax.set_mesh(exp.mesh):
         traced = exp.train_step.trace(exp.abstract_state(), exp.frozen, abstract_batch(exp))
         on_cpu = exp.mesh.devices.flat[0].platform == "cpu"
-        # LLVM's optimisations change no buffer, and are most of the time.
+        # LLVM's optimizations change no buffer, and are most of the time.
         compiled = traced.lower().compile({"xla_backend_optimization_level": 0} if on_cpu else None)
     analysis = compiled.memory_analysis()
     if analysis is None:

@@ -2,7 +2,7 @@
 
     python scripts/screenshots.py --report runs/quickstart/report.html --compare compare.html --site site --out shots
 
-Every page is opened at 390, 1,200 and 1,600 pixels in light and dark colours. Nothing may be wider than the window, no
+Every page is opened at 390, 1,200 and 1,600 pixels in light and dark colors. Nothing may be wider than the window, no
 console message may appear, no text may have a contrast below 4.5, no button may be too small to tap; otherwise the
 status is 1. `--docs` renews the pictures of docs/report.md (commands: docs/appendix/screenshots.md).
 """
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def _check(tab: Tab, name: str, page: Path | str, out: Path | None) -> int:
-    """Opens a page at every width and colour scheme; returns the number of defects, which are printed."""
+    """Opens a page at every width and color scheme; returns the number of defects, which are printed."""
     count = 0
     for width in WIDTHS:
         for scheme in ("light", "dark"):

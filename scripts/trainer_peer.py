@@ -27,11 +27,11 @@ def rows_of(job: dict[str, Any], tokenizer: Any) -> Dataset:
     lines = lines.filter(lambda text: [bool(line.strip()) for line in text], batched=True, input_columns="text")
     length = job["seq_len"]
 
-    def tokenise(batch: dict[str, list[str]]) -> Any:
+    def tokenize(batch: dict[str, list[str]]) -> Any:
         cut = job["form"] == "lines"
         return tokenizer(batch["text"], truncation=cut, max_length=length if cut else None)
 
-    results = lines.map(tokenise, batched=True, remove_columns=["text"])
+    results = lines.map(tokenize, batched=True, remove_columns=["text"])
     if job["form"] == "lines":
         return results
 

@@ -70,8 +70,8 @@ def test_the_snippets_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             code = code.replace('"quickstart"', '"small.py"').replace("run.show_report()", "")
             exec(compile(code, "snippet", "exec"), names)
     assert names["classifier"].metrics["eval/accuracy"] >= 0.0
-    config, vocabulary = names["objective"].config, names["batches"].vocabulary
-    penalized = names["Penalized"](config, names["objective"].networks["model"].config, vocabulary)
+    masking, encoders = names["objective"].masking, {"model": names["objective"].model}
+    penalized = names["Penalized"](masking).build(encoders, names["batches"].vocabulary)
     batch, key = names["batches"][0], names["jax"].random.key(0)
     plain, more = (float(each.mean_loss(names["params"], batch, key)[0]) for each in (names["objective"], penalized))
     assert more > plain

@@ -40,6 +40,8 @@ REFUSED = {
     r"(?:is|are) told": "receives",
     r"an update|updates": "step(s)",
     rf"(?:bytes?|numbers?|loss(?:es)?|tokens?|seconds?|ms|[KMG]i?B|vectors?) an? (?:{_UNIT})": "per",
+    r"\w*(?:(?:neighb|behavi|col|fav)(?:ou)r|labell(?:ed)|modell(?:ing))s?": "the American spelling",
+    r"\w*(?:token|initial|normal|optim|summar|recogn)is(?:e|ed|es|ing|ation)s?": "the American spelling",
     r"rows? (?:of|in) (?:a|the|one|each|every) (?:global )?batch(?:es)?": "sequences",
 }
 PATTERNS = [(re.compile(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])", re.IGNORECASE), use) for word, use in REFUSED.items()]
@@ -57,6 +59,7 @@ ALLOWED = {
     r"in the\s+first place": "an idiom of docstrings that tests read as prose",
     r"%piece\b": "a name in a compiled program",
     r"_UPDATES\b": "a name of the progress bar",
+    r"\w+_modelling|summarisation": "words that a message must recognize",
 }
 ALLOWED_PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern in ALLOWED))
 

@@ -23,7 +23,7 @@ SLOW_STEP = 2.0  # seconds, from which a trial is one step
 class BaselineConfig(NamedTuple):
     """Training parameters; learning rate and weight decay are constant.
 
-    masked     masked language modelling; False = causal
+    masked     masked language modeling; False = causal
     clip_norm  0 = no clipping
     """
 

@@ -97,7 +97,7 @@ def resize_position_table(table: Any, length: int, offset: int, method: str) -> 
         length: number of positions of the result.
         offset: rows before the first position, which stay.
         method: "tile" begins again at the first position where the old table ends (Longformer, arXiv:2004.05150,
-            section 5): old rows stay, and neighbours stay neighbours except where copies meet. "interpolate" spreads
+            section 5): old rows stay, and neighbors stay neighbors except where copies meet. "interpolate" spreads
             the old rows from the first to the last position: a position keeps its share of the length, and every
             distance shrinks.
     """

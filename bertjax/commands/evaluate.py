@@ -42,7 +42,7 @@ def evaluate(
 
     Args:
         step: step of the checkpoint (default: the newest)
-        inputs: labelled examples to score a finetuned run on, as in task.eval (default: those of the run)
+        inputs: labeled examples to score a finetuned run on, as in task.eval (default: those of the run)
 
     Returns:
         The metrics by name.
@@ -62,7 +62,7 @@ def evaluate(
         )
     if is_task and not inputs and not cfg.task.eval:
         raise UserError(
-            f"the run has no held-out examples (task.eval is empty); give labelled data with {named('inputs')}"
+            f"the run has no held-out examples (task.eval is empty); give labeled data with {named('inputs')}"
         )
     stored = load_run(workdir, step)
     platform.enable_compile_cache(stored.experiment.cfg)

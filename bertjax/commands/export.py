@@ -105,5 +105,5 @@ def show(folder: Path, *, format: Literal["safetensors"] = "safetensors") -> Non
     """Prints nothing: the export says what it wrote.
 
     Args:
-        format: type of the file of weights; pickled ones can run code
+        format: file format of the weights; pickle is not offered, because it can execute code
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @command
 def finetune(config: Config, workdir: NewWorkdir, overrides: Overrides = None) -> Run:
-    """Finetune pretrained weights on a labelled task, score and export them.
+    """Finetune pretrained weights on a labeled task, score and export them.
 
     Args:
         workdir: directory for checkpoints, metrics and the export

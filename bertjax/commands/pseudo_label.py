@@ -81,7 +81,7 @@ def pseudo_label(
         min_confidence: keep labels of at least this probability
         max_per_class: keep at most N examples per label, the most confident ones
         balance: keep as many examples of each label as the rarest has
-        gold: a sample labelled by people (.tsv, .csv, .jsonl)
+        gold: a sample labeled by people (.tsv, .csv, .jsonl)
         text_column: name or number (0 = first) of the column (default: as finetuned, else text)
         pair_column: that of second texts (default: as finetuned, else none)
         label_column: that of labels (default: as finetuned, else label)

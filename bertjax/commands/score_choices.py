@@ -109,7 +109,7 @@ def score_choices(
     """Classify texts by the likelihood of each class, without or with few examples in the prompt.
 
     Args:
-        inputs: labelled tsv, csv or jsonl, or KIND:WHERE; in Python the fields of every example, by name
+        inputs: labeled tsv, csv or jsonl, or KIND:WHERE; in Python the fields of every example, by name
         template: prompt with columns in braces, which ends with {choice}
         choices: labels, and what stands for them
         labels: labels of the inputs, for metrics
@@ -149,9 +149,9 @@ def main(
 
     Args:
         label_column: name of the label column
-        train: labelled examples to begin every prompt with
-        shots: number of them (default 0)
-        seed: that of their choice
+        train: labeled examples to begin every prompt with
+        shots: examples in the prompt (default 0)
+        seed: seed of their selection
         out: a .jsonl file for the scores of every example; -: standard output
     """
     require_at_least(1, batch_tokens=batch_tokens)
@@ -231,7 +231,7 @@ def draw_examples(examples: _Examples, count: int, seed: int) -> list[tuple[dict
     """Returns `count` examples in the order of the draw, as a function of the seed.
 
     Args:
-        examples: labelled examples.
+        examples: labeled examples.
         count: number of examples.
         seed: seed of the draw.
 

@@ -35,7 +35,7 @@ def _learned(config: ArchitectureConfig) -> bool:
 
 
 def _dropout(default: float | None, help: str) -> float:
-    return phase_setting(default, at_least=0.0, below=1.0, computes=False, help=help)
+    return phase_setting(default, at_least=0.0, below=1.0, changes_output=False, help=help)
 
 
 def _size(default: int | None, **declaration: Any) -> Any:
@@ -56,7 +56,7 @@ class ArchitectureConfig(Settings, group="model"):
     family: str = setting(
         "bert",
         choices=Choices(FAMILIES, "bertjax"),
-        computes=False,
+        changes_output=False,
         help="Hugging Face family whose classes an export gets if they can hold the model; bertjax: our own format.",
     )
     vocab_size: int = setting(30522, at_least=1, key=False, transfer=True, help="Tokens of the tokenizer.")
@@ -260,7 +260,7 @@ class ArchitectureConfig(Settings, group="model"):
         "block's output (arXiv:2502.02732); parallel: pre, where both blocks of a layer read its input (GPT-NeoX).",
     )
     norm_type: str = setting(
-        "layer_norm", choices=("layer_norm", "rms_norm"), help="All norms; rms_norm: neither centred nor biased."
+        "layer_norm", choices=("layer_norm", "rms_norm"), help="All norms; rms_norm: neither centered nor biased."
     )
     norm_bias: bool = setting(
         True, read_if=lambda config: config.norm_type == "layer_norm", help="Biases of the norms."
@@ -296,12 +296,12 @@ class ArchitectureConfig(Settings, group="model"):
     initializer: str = setting(
         "truncated_normal",
         choices=("truncated_normal", "normal"),
-        computes=False,
+        changes_output=False,
         help="Initial weights: truncated_normal (cut at two sigma, not rescaled) or normal.",
     )
-    initializer_range: float = setting(0.02, at_least=0.0, computes=False, help="Their standard deviation.")
+    initializer_range: float = setting(0.02, at_least=0.0, changes_output=False, help="Their standard deviation.")
     scale_residual_init: bool = setting(
-        False, computes=False, help="Divide it by sqrt(2 num_layers) for the matrices that end a block."
+        False, changes_output=False, help="Divide it by sqrt(2 num_layers) for the matrices that end a block."
     )
     pad_token_id: int = setting(
         0,
@@ -378,4 +378,6 @@ class HeadsConfig(Settings, group="model"):
         help="Heads on every token have that dense layer as well (ModernBERT).",
     )
     classifier_dropout: float | None = _dropout(None, "Dropout before a classifier; None: hidden_dropout.")
-    labels: tuple[str, ...] = setting(("LABEL_0", "LABEL_1"), computes=False, help="Names of a classifier's labels.")
+    labels: tuple[str, ...] = setting(
+        ("LABEL_0", "LABEL_1"), changes_output=False, help="Names of a classifier's labels."
+    )

@@ -32,8 +32,8 @@ class ConfigFacts:
         objective: Value of `objective.name`; for a task, its kind.
         seq_lens: Tokens per sequence, one length per phase.
         batch_size: Sequences per step at the end of the run.
-        num_steps: Steps; None where the run is as long as `epochs` of the labelled examples.
-        epochs: Epochs over labelled examples; None in pretraining.
+        num_steps: Steps; None where the run is as long as `epochs` of the labeled examples.
+        epochs: Epochs over labeled examples; None in pretraining.
         tokenizer: Value of `data.tokenizer`; None where it is that of `init_from`.
         vocab_size: Tokens of the vocabulary; None where it is that of `init_from`.
         needs: Keys without which the config is not what it is named after.

@@ -67,7 +67,7 @@ class Setting:
     hf: str | None = None
     resume: bool = False
     phase: bool = False
-    computes: bool = True
+    changes_output: bool = True
     key: bool = True
     inherits: bool = False
     path: bool = False
@@ -192,7 +192,7 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
             hf: Name of the field in Hugging Face's config.json, where it differs.
             resume: The value may change when a run is resumed.
             phase: A phase of `train.phases` may set it.
-            computes: False: the field changes how something is computed, drawn or named, never the result.
+            changes_output: False: the field changes how something is computed, drawn or named, never the result.
             key: False: checked, but not a key of the config; other code sets it.
             path: The value may be the path of a file or folder.
             inherits: The value may be `PRESET`.

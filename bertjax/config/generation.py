@@ -62,7 +62,7 @@ class GenerationConfig(Settings, group="generation"):
     num_beams: int = setting(1, at_least=1, at_most=1024, help="Beams of the search; 1: none.")
     length_penalty: float = setting(
         1.0,
-        help="Beam search: scores are divided by the number of new tokens to this power; above 0 favours long texts.",
+        help="Beam search: scores are divided by the number of new tokens to this power; above 0 favors long texts.",
     )
     early_stopping: str = setting(
         "false",

@@ -40,21 +40,21 @@ class ComputeConfig(Settings, group="model"):
     """
 
     padded_vocab_size: int | None = setting(
-        None, at_least=1, key=False, computes=False, help="Rows of the word table in training; None: vocab_size."
+        None, at_least=1, key=False, changes_output=False, help="Rows of the word table in training; None: vocab_size."
     )
     max_examples: int | None = setting(
         None,
         at_least=1,
         key=False,
-        computes=False,
+        changes_output=False,
         help="Most examples per sequence, where each is contiguous and padding follows them; None: unknown.",
     )
-    compute_dtype: str = setting("float32", choices=DTYPES, key=False, computes=False, help="Inputs of matmuls.")
-    result_dtype: str = setting("float32", choices=DTYPES, key=False, computes=False, help="Results of matmuls.")
+    compute_dtype: str = setting("float32", choices=DTYPES, key=False, changes_output=False, help="Inputs of matmuls.")
+    result_dtype: str = setting("float32", choices=DTYPES, key=False, changes_output=False, help="Results of matmuls.")
     attention_implementation: str = setting(
         "auto",
         choices=("auto", "xla", "tiled", "cudnn", "pallas", "splash", "interpret"),
-        computes=False,
+        changes_output=False,
         help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), splash (TPU), interpret (splash "
         "on a CPU), pallas (GPU and TPU, with dropout and for DeBERTa and XLNet; not in auto until a device has "
         "measured it).",
@@ -62,21 +62,21 @@ class ComputeConfig(Settings, group="model"):
     norm_implementation: str = setting(
         "xla",
         choices=("xla", "pallas"),
-        computes=False,
+        changes_output=False,
         help="Bias, dropout, residual and norm of a block: xla, pallas (one kernel on NVIDIA's GPUs, with "
         "train.dropout_prng=hash or without dropout; not the default until a device has measured it).",
     )
     remat: str = phase_setting(
         "none",
         choices=("none", "full", "dots"),
-        computes=False,
+        changes_output=False,
         help="Backward pass: none keeps every activation, dots the results of matmuls with weights and of fused "
         "attention, full only the inputs of layers.",
     )
     unroll: int | None = phase_setting(
         None,
         at_least=1,
-        computes=False,
+        changes_output=False,
         help="Layers per iteration of the scan: more compile longer and run faster. None: all without `remat`, else 1.",
     )
 
@@ -273,7 +273,7 @@ def differences(one: EncoderConfig, other: EncoderConfig, heads: bool = True) ->
         other: Another model.
         heads: False compares the encoders alone.
     """
-    names = names_where(EncoderConfig, lambda each: each.computes and (heads or not each.heads))
+    names = names_where(EncoderConfig, lambda each: each.changes_output and (heads or not each.heads))
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 

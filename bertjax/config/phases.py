@@ -49,7 +49,7 @@ def phase_before(cfg: ConfigDict, step: int) -> Phase:
     return [phase for phase in list_phases(cfg) if phase.start < max(step, 1)][-1]
 
 
-def write_past(cfg: ConfigDict, step: int, later: ConfigDict) -> tuple[str, ...]:
+def phases_of_first_steps(cfg: ConfigDict, step: int, later: ConfigDict) -> tuple[str, ...]:
     """Writes the first batches of a run as phases of another one, which continues it with other settings.
 
     Args:
@@ -159,7 +159,7 @@ def _ramp(cfg: ConfigDict, target: int) -> list[tuple[int, int | None]]:
     return [*sizes, (steps, None)]
 
 
-def amounts(cfg: ConfigDict, steps: int) -> tuple[int, int]:
+def count_sequences_and_tokens(cfg: ConfigDict, steps: int) -> tuple[int, int]:
     """Returns (sequences, token slots) of the first `steps` batches of a run."""
     phases = list_phases(cfg)
     ends = [min(phase.start, steps) for phase in phases[1:]] + [steps]

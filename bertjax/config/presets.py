@@ -223,7 +223,7 @@ _EUROBERT = _ROTARY_GLU | {
 }
 
 # huggingface.co/chandar-lab/NeoBERT: config.json, model.py (arXiv:2502.19587, table 2): 2,048 is two thirds of 3,072.
-# Its weights begin uniform within 0.02, which has the deviation of this normal draw.
+# NeoBERT draws weights uniformly within 0.02; this normal distribution has the same standard deviation.
 _NEOBERT = _EUROBERT | {
     "family": "neobert",
     "max_position_embeddings": 4096,

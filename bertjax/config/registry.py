@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
 import inspect
 import re
 import sys
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -239,20 +237,6 @@ def require_methods(cls: type, base: type, methods: Iterable[str], what: str) ->
         if inspect.isfunction(method) and not name.startswith("__") and not accepts(getattr(cls, name), method):
             parameters = ", ".join(inspect.signature(method).parameters)
             raise UserError(f"{what}.{name} must take the parameters ({parameters})")
-
-
-def require_settings(cls: type, config: Any, where: str) -> None:
-    """Raises `UserError`, which begins with `where`, if a config lacks settings that its implementation reads."""
-    hints: Mapping[str, Any] = {}
-    with contextlib.suppress(NameError):  # of a class that is imported for type checkers alone
-        hints = typing.get_type_hints(cls)
-    declared = hints.get("config")
-    names = [each.name for each in dataclasses.fields(declared)] if dataclasses.is_dataclass(declared) else []
-    if missing := [name for name in names if not hasattr(config, name)]:
-        raise UserError(
-            f"{where}: {cls.__name__} reads {comma_list(missing, 4)}, which {type(config).__name__} does not declare; "
-            f"derive it from {getattr(declared, '__name__', declared)}"
-        )
 
 
 def accepts(function: Callable[..., Any], example: Callable[..., Any]) -> bool:

@@ -97,7 +97,7 @@ class RunConfig(Settings):
         "any",
         choices=("any", "cpu", "gpu", "tpu"),
         resume=True,
-        help="Required platform: a run that does not get it stops, instead of running slowly on another.",
+        help="Required platform; the run fails rather than fall back to another.",
     )
     deterministic: bool = setting(
         False,
@@ -149,7 +149,7 @@ class ReportConfig(Settings, group="report", resume=True):
         None, help='Sentence whose attention is shown, up to 24 tokens; None: the first of `eval.fill_mask`, "": none.'
     )
     tokens: tuple[str, ...] = setting(
-        (), help="Tokens whose nearest neighbours in the embedding table are shown; (): eight frequent words."
+        (), help="Tokens whose nearest neighbors in the embedding table are shown; (): eight frequent words."
     )
 
 

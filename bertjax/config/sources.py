@@ -30,7 +30,7 @@ class SourceKind:
             documents of a file. "": it holds no corpus. `errors` is strict or replace; `stats` are `DocumentStats`,
             counts that it may update.
         rows: `package.module:function` for `task.train`, called with (path, columns, header, errors): yields (location,
-            values of the columns) of the examples in a file. "": it holds no labelled examples. `columns` are (config
+            values of the columns) of the examples in a file. "": it holds no labeled examples. `columns` are (config
             key, name); `header` is `task.header`.
         has_field: Whether the document of a corpus is in #FIELD, by default text.
         is_file: Whether WHERE is the path or the pattern of files; the functions get WHERE itself where it is not.
@@ -141,7 +141,7 @@ class HubData(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One source of a corpus or of labelled examples.
+    """One source of a corpus or of labeled examples.
 
     Attributes:
         kind: A name in `SOURCES`, or the path of a `SourceKind`.
@@ -196,7 +196,7 @@ def parse_source(text: str, key: str = "data.sources", purpose: str = "documents
     Args:
         text: The source as it was written.
         key: The config key or flag that messages name.
-        purpose: "documents" of a corpus, or "rows" of labelled examples: what its kind must be able to read.
+        purpose: "documents" of a corpus, or "rows" of labeled examples: what its kind must be able to read.
 
     Raises:
         UserError: The text is not such a source. No file is looked for.
@@ -262,12 +262,12 @@ def read_list(text: str, key: str = "data.sources") -> list[str]:
 
 
 def parse_task_source(text: str, key: str) -> Source:
-    """Parses a source of labelled examples; see `parse_source`."""
+    """Parses a source of labeled examples; see `parse_source`."""
     return parse_source(text, key, "rows")
 
 
 def is_task_source(text: str) -> bool:
-    """Returns whether a text begins with the kind of a source of labelled examples."""
+    """Returns whether a text begins with the kind of a source of labeled examples."""
     kind, _, where = _split_kind(text)
     return bool(where) and (":" in kind or (kind in SOURCES and bool(SOURCES.load(kind).rows)))
 

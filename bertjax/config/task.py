@@ -31,7 +31,7 @@ class TaskConfig(Settings, group="task"):
     )
     train: tuple[str, ...] = setting(
         (),
-        help="Labelled data, KIND:PATH. Kinds: tsv, csv, jsonl, parquet, arrow, hub:NAME[:CONFIG[:SPLIT]], conll for "
+        help="Labeled data, KIND:PATH. Kinds: tsv, csv, jsonl, parquet, arrow, hub:NAME[:CONFIG[:SPLIT]], conll for "
         "tokens, squad for qa, parallel:SOURCE:TARGET or parallel:PREFIX:en-de (two files with an example per line) "
         "for seq2seq. Paths may be patterns; text may be compressed (.gz, .bz2, .xz, .zst).",
     )
@@ -99,7 +99,7 @@ class TaskConfig(Settings, group="task"):
     )
     from_scratch: bool = setting(
         False,
-        help="Initialise the weights at random, and take architecture and tokenizer of `init_from`; without it those "
+        help="Initialize the weights at random, and take architecture and tokenizer of `init_from`; without it those "
         "of `model`, `decoder` and `data.tokenizer`: a tokenizer to train is trained on the texts of `train`.",
     )
     export_checkpoint: str = setting(

@@ -138,7 +138,7 @@ class TokensConfig(TaskKind, group="task.tokens"):
         "auto",
         choices=("auto", "iob2", "iob1", "bioes", "bilou", "bmes", PLAIN_TAGS),
         help="Scheme of the labels. iob1 is converted to IOB2; plain: labels that mark no entities, scored word by "
-        "word; auto: recognised and printed.",
+        "word; auto: recognized and printed.",
     )
 
     @classmethod
@@ -229,7 +229,7 @@ class Seq2SeqTaskConfig(TaskKind, group="task.seq2seq"):
     )
     num_beams: int = setting(1, at_least=1, at_most=64, help="Beams of the search at evaluation; 1: greedy.")
     length_penalty: float = setting(
-        1.0, help="Power of the length by which scores of beams are divided; above 0 favours long texts."
+        1.0, help="Power of the length by which scores of beams are divided; above 0 favors long texts."
     )
     max_new_tokens: int | None = setting(
         None, at_least=1, help="Tokens of a generated text at most; None: max_target_length."

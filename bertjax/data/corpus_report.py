@@ -35,7 +35,7 @@ DROPPED_DOCUMENTS = {
 }
 
 
-def losses(corpus: PreparedCorpus, tokenizer: Tokenizer) -> list[str]:
+def dropped_document_lines(corpus: PreparedCorpus, tokenizer: Tokenizer) -> list[str]:
     """Returns one line per kind of document that a prepared corpus dropped or changed, and what its tokens lack."""
     lines = [f"{corpus.facts[name]:,} {text}" for name, text in DROPPED_DOCUMENTS.items() if corpus.facts.get(name)]
     dropped = sum(size.dropped_documents for size in corpus.splits.values())
@@ -65,7 +65,7 @@ def corpus_warnings(data: ConfigDict, pipeline: PhasedPipeline, corpora: Mapping
     if data.example_format in PAIR_FORMATS:
         for name, form in sources.items():
             lines += [f"warning: {name}: {line}" for line in _about_pairs(data.example_format, form, corpora[name])]
-    return lines + _few_rows_warning(pipeline, data.seq_len, tokens)
+    return lines + _unused_text_warning(pipeline, data.seq_len, tokens)
 
 
 def _about_pairs(kind: str, form: ExampleFormat, corpus: PreparedCorpus) -> list[str]:
@@ -86,7 +86,7 @@ def _about_pairs(kind: str, form: ExampleFormat, corpus: PreparedCorpus) -> list
     return lines
 
 
-def _few_rows_warning(pipeline: PhasedPipeline, seq_len: int, tokens: int) -> list[str]:
+def _unused_text_warning(pipeline: PhasedPipeline, seq_len: int, tokens: int) -> list[str]:
     """Returns a warning if most of the text is in no sequence of an epoch."""
     reached = sum(pipeline.sequences_per_epoch.values()) * seq_len / tokens
     if reached >= 0.5:

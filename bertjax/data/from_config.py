@@ -22,7 +22,7 @@ from bertjax.config.objectives import STREAM_FORMATS
 from bertjax.config.phases import list_phases, source_texts
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
-from bertjax.data.corpus_report import losses
+from bertjax.data.corpus_report import dropped_document_lines
 from bertjax.data.little_text import cut_documents, hold_out_little
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import iter_documents
@@ -55,7 +55,7 @@ _MIXTURE_KEYS = ("sources", *settings_of(SourceMixtureConfig))
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A tokenizer and the corpora of all phases tokenised with it; `digests` name all in checkpoints.
+    """A tokenizer and the corpora of all phases tokenized with it; `digests` name all in checkpoints.
 
     `lists` has the digests of files of sources, because weights and order in them count as well.
     """
@@ -337,10 +337,10 @@ def _prepare_one(
             for split, size in corpus.splits.items()
             if size.documents
         ]
-        say(f"tokenised {source.text}: {', '.join(parts)}")
+        say(f"tokenized {source.text}: {', '.join(parts)}")
         if (evaluation := recipe.evaluation) is not None and evaluation.num_ignored:
             say(f"  {evaluation.num_ignored:,} of {evaluation.num_texts:,} evaluation texts ignored: less than 8 words")
-        for line in losses(corpus, tokenizer):
+        for line in dropped_document_lines(corpus, tokenizer):
             say(f"  {line}")
     return corpus
 

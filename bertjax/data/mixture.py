@@ -62,8 +62,8 @@ class Mixture:
         return (block * self.occurrences + begun).tolist()
 
 
-class EvenMixture:
-    """Sequences of several sources in an even order: n sequences hold n * share of each, always fewer than two off.
+class ExactMixture:
+    """Interleaves sources so that after any n sequences each has contributed n * share of them, within two.
 
     A Huffman tree of the shares: of the first m sequences of a node, round(m * share) are those of its lighter child.
     That adds at most 1/2 to the part of the node's error that a child inherits; the sum stays below 1.75, with two
@@ -111,7 +111,7 @@ class EpochStream:
 
     def locate(self, indices: IntArray) -> tuple[IntArray, IntArray]:
         """Returns the epochs int64 [n] of indices in the endless stream, and the indices in those epochs."""
-        cycle = self._format.num_draws
+        cycle = self._format.period
         begins = self._extend(int(indices.max()), cycle)
         cycles = np.zeros_like(indices)
         if len(begins) > cycle:

@@ -149,7 +149,7 @@ def _split_arrays(document: IntArray, lengths: np.ndarray, max_document_tokens: 
     return np.cumsum(new)
 
 
-class LockedWorkdir:
+class ResumableFolder:
     """A folder for parts that outlives its process, held by one process at a time; use it in a `with`.
 
     Where another process has it, `folder` is a private one, which goes with its process: both do the same work, and the
@@ -174,7 +174,7 @@ class LockedWorkdir:
         """Deletes the folder with everything in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> LockedWorkdir:
+    def __enter__(self) -> ResumableFolder:
         self._lock = _locked(self._shared)
         self.folder.mkdir(parents=True, exist_ok=True)
         return self

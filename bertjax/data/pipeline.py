@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.formats.base import ExampleFormat, merge_sequences
-from bertjax.data.mixture import EpochStream, EvenMixture, Mixture, MixtureSource
+from bertjax.data.mixture import EpochStream, ExactMixture, Mixture, MixtureSource
 from bertjax.data.shares import Mixing, mixture_shares
 from bertjax.data.validate_ids import id_limits, require_ids_in_range, require_special_tokens
 from bertjax.errors import UserError
@@ -69,12 +69,12 @@ class Pipeline:
         settings = self.sources[0].format.settings
         require_special_tokens(settings, vocab_size)
         self._limits = id_limits(settings, vocab_size)
-        self._mixture: Mixture | EvenMixture = Mixture(weights, seed)
+        self._mixture: Mixture | ExactMixture = Mixture(weights, seed)
         if mixing is not None:
             lengths = [source.format.estimated_sequences(0) for source in self.sources]
             tokens = [_mean_tokens(source.format) if mixing.by_tokens else 1.0 for source in self.sources]
             shares = mixture_shares(mixing, [source.weight for source in self.sources], lengths, tokens)
-            self._mixture = EvenMixture(shares.tolist())
+            self._mixture = ExactMixture(shares.tolist())
         self._begins = np.zeros(len(self.sources), np.int64)
         self._epochs = [EpochStream(source.format) for source in self.sources]
 

@@ -1,4 +1,4 @@
-"""Text to corpus: tokenises all documents once, in one pass and bounded memory, into a folder named by its content.
+"""Text to corpus: tokenizes all documents once, in one pass and bounded memory, into a folder named by its content.
 
 What is done lies on the disk in parts (`parts.py`), so that a killed process goes on where it was. The folder is then
 written under a temporary name and renamed, so a folder that has its name is complete, and of two processes that prepare
@@ -25,7 +25,7 @@ import numpy as np
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, CorpusShard, SplitSize, find_damage, read_meta
 from bertjax.data.filters import DocumentFilter, EvaluationText
-from bertjax.data.parts import LockedWorkdir, PartStore
+from bertjax.data.parts import PartStore, ResumableFolder
 from bertjax.data.sources import is_held_out
 from bertjax.data.split_writer import SplitWriter
 from bertjax.data.text_check import TextCheck, check_batch
@@ -158,7 +158,7 @@ def prepare_corpus(
     cache_dir.mkdir(parents=True, exist_ok=True)
     _sweep(cache_dir)
     private = cache_dir / f".{digest}.{uuid.uuid4().hex}.parts.tmp"
-    with LockedWorkdir(cache_dir / f".{digest}.parts", private) as position:
+    with ResumableFolder(cache_dir / f".{digest}.parts", private) as position:
         if _is_there(folder):  # another process held the lock until now
             position.remove()
             return describe_corpus(folder)
@@ -168,7 +168,7 @@ def prepare_corpus(
         _fill(parts, documents, filter_, encoder, recipe.eval_fraction, progress)
         if confirm is not None and confirm() != source_digest:
             position.remove()
-            raise UserError(f"the text of {source_name} changed while it was being tokenised; start again")
+            raise UserError(f"the text of {source_name} changed while it was being tokenized; start again")
         with atomic_folder(folder, replace=False) as temporary:
             splits, shards, counts, unknown = _write(temporary, parts, tokenizer, digest, recipe.shard_tokens)
             facts = {**read_facts(), **filter_.num_dropped, "kept": parts.documents}
@@ -194,7 +194,7 @@ def _is_there(folder: Path) -> bool:
 
 
 class _Batch(NamedTuple):
-    """Documents to tokenise, number `first` and on of those that the filter let through."""
+    """Documents to tokenize, number `first` and on of those that the filter let through."""
 
     first: int
     documents: list[str]
@@ -211,7 +211,7 @@ def _fill(
     eval_fraction: float,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Tokenise what the parts do not hold yet."""
+    """Tokenize what the parts do not hold yet."""
     done, size, first = parts.documents, 0, 0
 
     def todo() -> Iterator[_Batch]:
@@ -241,7 +241,7 @@ def _utf8(documents: list[str]) -> int:
 
 
 class _Encoder:
-    """Tokenises batches in this process, and in several others as soon as there is enough to do for them."""
+    """Tokenizes batches in this process, and in several others as soon as there is enough to do for them."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class _Encoder:
                 except WorkerDiedError as died:
                     begin, end = waiting[0].first + 1, waiting[-1].first + len(waiting[-1].documents)
                     raise UserError(
-                        f"tokenising documents {begin:,} to {end:,} of {self._source_name} failed: {died} (out of "
+                        f"tokenizing documents {begin:,} to {end:,} of {self._source_name} failed: {died} (out of "
                         "memory?); what is done is kept: start again, or with fewer processes, data.workers"
                     ) from died
                 if encoded is None:
@@ -307,7 +307,7 @@ class _Encoder:
         text = " ".join(batch.documents[error.index][:200].split())[:60]
         return UserError(
             f"document {batch.first + error.index + 1:,} of source {self._source_name}, which begins {text!r}, cannot "
-            f"be tokenised: {error.reason}"
+            f"be tokenized: {error.reason}"
         )
 
 

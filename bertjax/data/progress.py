@@ -28,7 +28,7 @@ class TokenizingProgress:
         self._source, self._reading, self._say = source, reading, say
         if say is not print and interactive is None:
             interactive = False
-        self._bar = ProgressBar(f"tokenising {source.text}", file=sys.stdout, percent=True, interactive=interactive)
+        self._bar = ProgressBar(f"tokenizing {source.text}", file=sys.stdout, percent=True, interactive=interactive)
         self._last = time.monotonic()
 
     @functools.cached_property
@@ -46,7 +46,7 @@ class TokenizingProgress:
             self._bar.update(self._reading.bytes, total or None, text)
             return
         share = f" ({100 * self._reading.bytes / total:.0f} % of the files)" if total else ""
-        self._say(f"tokenising {self._source.text}: {text} so far{share}")
+        self._say(f"tokenizing {self._source.text}: {text} so far{share}")
 
     def __enter__(self) -> TokenizingProgress:
         return self

@@ -22,7 +22,7 @@ import numpy as np
 from bertjax.data.corpus import Corpus, CorpusSplit, offsets
 from bertjax.data.counter_rng import FloatArray, IntArray, permutation
 from bertjax.data.formats.base import EpochPlanCache, ExampleFormat, merge_sequences
-from bertjax.data.mixture import EvenMixture
+from bertjax.data.mixture import ExactMixture
 from bertjax.io.atomic import atomic_file
 from bertjax.io.store import Store
 
@@ -31,7 +31,7 @@ class _Group(NamedTuple):
     """Shards that are read together, and the order of their sequences."""
 
     shards: IntArray
-    order: EvenMixture
+    order: ExactMixture
 
 
 class ShardedFormat(ExampleFormat):
@@ -68,7 +68,7 @@ class ShardedFormat(ExampleFormat):
             lambda number: self._open(number, True), 2 * group_size
         )
         empty = make(Corpus([], np.zeros(0, np.int32), offsets([]), corpus.counts, corpus.digest))
-        self.settings, self._kind, self._num_draws = empty.settings, empty.kind, empty.num_draws
+        self.settings, self._kind, self._period = empty.settings, empty.kind, empty.period
         self._counts = counts or SequenceCounts()
         self._orders: EpochPlanCache[int, _ShardOrder] = EpochPlanCache(self._order)
         self._groups: EpochPlanCache[tuple[int, int], _Group] = EpochPlanCache(self._group, 4)
@@ -77,8 +77,8 @@ class ShardedFormat(ExampleFormat):
         self._is_planning = threading.Lock()
 
     @property
-    def num_draws(self) -> int:
-        return self._num_draws
+    def period(self) -> int:
+        return self._period
 
     @property
     def kind(self) -> type:
@@ -94,7 +94,7 @@ class ShardedFormat(ExampleFormat):
         """Returns the sequences of the first shards, times what share of the tokens they have."""
         sample = range(min(len(self._tokens), self._group_size))
         tokens = sum(self._tokens[number] for number in sample)
-        count = sum(self._count(epoch % self.num_draws, number) for number in sample)
+        count = sum(self._count(epoch % self.period, number) for number in sample)
         return round(count * (sum(self._tokens) / max(tokens, 1)))
 
     def first_part(self) -> ExampleFormat:
@@ -143,14 +143,14 @@ class ShardedFormat(ExampleFormat):
 
     def _order(self, epoch: int) -> _ShardOrder:
         shards = permutation(len(self._tokens), "order of shards", self.settings.seed, epoch)
-        return _ShardOrder(shards, self._group_size, lambda shard: self._count(epoch % self.num_draws, shard))
+        return _ShardOrder(shards, self._group_size, lambda shard: self._count(epoch % self.period, shard))
 
     def _group(self, key: tuple[int, int]) -> _Group:
         epoch, number = key
         shards = self._orders.get(epoch).shards(number)
-        counts = np.array([self._count(epoch % self.num_draws, shard) for shard in shards.tolist()])
+        counts = np.array([self._count(epoch % self.period, shard) for shard in shards.tolist()])
         self._counts.save()
-        return _Group(shards[counts > 0], EvenMixture(counts[counts > 0].tolist()))
+        return _Group(shards[counts > 0], ExactMixture(counts[counts > 0].tolist()))
 
     def _plan(self, key: tuple[int, int]) -> None:
         """Opens and plans the shards of a group that this process will read, unless another group is being planned."""
@@ -209,7 +209,7 @@ class _ShardOrder:
 
 
 class SequenceCounts:
-    """Number of sequences of shards by draw (the epoch modulo `num_draws`), remembered in a file.
+    """Number of sequences of shards by draw (the epoch modulo `period`), remembered in a file.
 
     Args:
         file: Where counts are remembered; None: nowhere.
@@ -232,7 +232,7 @@ class SequenceCounts:
         """Adds the number of sequences of a shard.
 
         Args:
-            draw: Epoch modulo `num_draws`.
+            draw: Epoch modulo `period`.
             shard: Number of the shard.
             count: Its sequences.
         """

@@ -19,7 +19,7 @@ Splitter = Callable[[str], list[str]]
 
 
 class TokenizedDocuments(NamedTuple):
-    """Documents, tokenised: `document_sentences` int32 [documents], 0 where a document has no token,
+    """Documents, tokenized: `document_sentences` int32 [documents], 0 where a document has no token,
     `sentence_lengths` int32 [their sum] in tokens, and `ids` uint16 or int32 of all of them end to end.
     """
 
@@ -29,7 +29,7 @@ class TokenizedDocuments(NamedTuple):
 
 
 class DocumentError(Exception):
-    """Document number `index` of a batch cannot be tokenised; `reason` is one line."""
+    """Document number `index` of a batch cannot be tokenized; `reason` is one line."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(index, reason)

@@ -103,7 +103,7 @@ class Spelling:
         return self.words(_ANCHOR + subword)[0] == _ANCHOR
 
     def words(self, text: str) -> list[str]:
-        """The words of a text, normalised, as the model is given them."""
+        """The words of a text, normalized, as the model is given them."""
         engine = self.engine
         if engine.normalizer is not None:
             text = engine.normalizer.normalize_str(text)

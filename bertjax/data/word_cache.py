@@ -122,7 +122,7 @@ class WordCache:
         return _MARKS.findall(word) if self._splits_marks and word.isascii() and word.isprintable() else [word]
 
     def _ask(self, words: list[str]) -> None:
-        """A library takes as long to begin with a text as for several words, so it gets many at a time."""
+        """Calls have a fixed cost per text, so unknown words are joined into lines."""
         for begin in range(0, len(words), _WORDS_PER_CALL):
             group = words[begin : begin + _WORDS_PER_CALL]
             lines = [group[start : start + _WORDS_PER_TEXT] for start in range(0, len(group), _WORDS_PER_TEXT)]

@@ -258,7 +258,7 @@ class Feed(NamedTuple):
     evaluate: Callable[[PhaseProgram], Callable[[Params, Any], Mapping[str, float]]]
     digests: dict[str, str]
     tokens: int
-    examples: Mapping[str, int] | None = None  # labelled examples of each split, for the model card
+    examples: Mapping[str, int] | None = None  # labeled examples of each split, for the model card
 
 
 def corpus_feed(exp: Experiment, prepared: Prepared) -> Feed:

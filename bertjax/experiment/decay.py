@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.overrides import copy_config, differences, set_values
-from bertjax.config.phases import phase_before, write_past
+from bertjax.config.phases import phase_before, phases_of_first_steps
 from bertjax.errors import UserError, comma_list, named, require_at_least
 from bertjax.experiment.config import parse
 from bertjax.experiment.workdir import changed_keys, checkpoint_steps, has_checkpoints, metrics_at, read_config
@@ -24,7 +24,7 @@ FIXED = ("resume_from", "train.num_steps", "train.phases", "schedule.name", "sch
 def decay_runs(
     run: str, at: Sequence[int], steps: int, workdir: Path, overrides: Mapping[str, Any]
 ) -> dict[int, tuple[Path, ConfigDict]]:
-    """Returns work directory and config of a decay from every step, all checked."""
+    """Returns {step: (work directory, config)}, a decay per checkpoint; raises if a config is invalid."""
     require_at_least(1, steps=steps)
     if stored_folder(workdir) is not None:
         raise UserError("the decays need a directory on a disk: they are compared; copy it afterwards")
@@ -64,7 +64,7 @@ def _decay(run: str, parent: ConfigDict, step: int, length: int, overrides: Mapp
     if parent.data.tokenizer in TOKENIZER_MODELS:
         values["data.tokenizer"] = str(local_copy(run) / "tokenizer")
     set_values(set_values(cfg, values), overrides)
-    cfg.train.phases = write_past(parent, step, cfg)
+    cfg.train.phases = phases_of_first_steps(parent, step, cfg)
     return cfg
 
 

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 
 from bertjax.config.objectives import objective_class, require_pretraining
-from bertjax.config.phases import amounts
+from bertjax.config.phases import count_sequences_and_tokens
 from bertjax.data import from_config, tokenizer_from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -76,7 +76,7 @@ def _print_costs(exp: build.Experiment, memory: int) -> None:
     if exp.objective.encoder_decoder is not None:
         number = encoder_decoder.count_params(exp.objective.encoder_decoder)
         print(f"encoder-decoder   {number:,} parameters, those that both share counted once")
-    print(f"tokens            {amounts(cfg, cfg.train.num_steps)[1]:,} at most")
+    print(f"tokens            {count_sequences_and_tokens(cfg, cfg.train.num_steps)[1]:,} at most")
     _print_peak(exp, _print_flops(exp))
     state_bytes = bytes_per_device(state, exp.mesh)
     print(f"state             {format_bytes(state_bytes)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
@@ -96,7 +96,7 @@ def _epochs(cfg: ConfigDict) -> str:
     sequences = from_config.sequences_if_prepared(cfg)
     if sequences is None:
         return "unknown until the corpus is prepared (bertjax prepare)"
-    sequences_read, _ = amounts(cfg, cfg.train.num_steps)
+    sequences_read, _ = count_sequences_and_tokens(cfg, cfg.train.num_steps)
     return f"{sequences_read / sequences:.2f} of {sequences:,} sequences"
 
 

@@ -23,7 +23,7 @@ from bertjax.experiment.eval_metric_names import require_metric
 from bertjax.experiment.export import export_run
 from bertjax.experiment.init_from import load_initial_weights
 from bertjax.experiment.load import SourceModel, StoredRun
-from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
+from bertjax.experiment.processes_agree import require_same_inputs, require_same_start
 from bertjax.experiment.task import (
     Task,
     read_task,

@@ -84,7 +84,7 @@ def layer_sources(old: int, new: int, how: str) -> np.ndarray:
 
 
 def tiled_sources(old: int, new: int, unit: int = 1) -> np.ndarray:
-    """Returns, for every new index of an axis, the old index that it copies, int64 [new]: centred, wrapping around.
+    """Returns, for every new index of an axis, the old index that it copies, int64 [new]: centered, wrapping around.
 
     Args:
         old: size of the axis in the source.

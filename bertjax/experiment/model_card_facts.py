@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.phases import amounts, source_texts
+from bertjax.config.phases import count_sequences_and_tokens, source_texts
 from bertjax.config.task import task_config
 from bertjax.experiment.config import read_objective
 from bertjax.experiment.load import StoredRun
@@ -54,7 +54,7 @@ def model_facts(run: StoredRun, metrics: Mapping[str, float], labels: tuple[str,
         "data": f"{', '.join(source_texts(cfg))} ({run.meta['tokens']:,} tokens)",
         "batch_size": cfg.train.batch_size,
         "seq_len": cfg.data.seq_len,
-        "tokens_seen": amounts(cfg, run.step)[1] - amounts(cfg, first)[1],
+        "tokens_seen": count_sequences_and_tokens(cfg, run.step)[1] - count_sequences_and_tokens(cfg, first)[1],
         "eval": {name: value for name, value in measured.items() if name.endswith(("_loss", "_accuracy"))},
     }
 

@@ -15,7 +15,7 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import inputs
 from bertjax.config.model import float32_config
 from bertjax.config.overrides import copy_config
-from bertjax.config.phases import amounts
+from bertjax.config.phases import count_sequences_and_tokens
 from bertjax.data import from_config
 from bertjax.data.corpus_report import corpus_warnings
 from bertjax.data.from_config import Prepared
@@ -34,8 +34,8 @@ from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
 from bertjax.experiment.load import SourceModel, StoredRun, load_source_model, write_teacher
 from bertjax.experiment.prepare_text import prepare_on_first_process
+from bertjax.experiment.processes_agree import require_same_inputs, require_same_start
 from bertjax.experiment.resume_from import require_checkpoint, restore_from_other_run
-from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
 from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
 from bertjax.experiment.workdir import (
     ChangedKey,
@@ -160,7 +160,7 @@ def summary(exp: build.Experiment, prepared: Prepared, sequences: int) -> list[s
     cfg = exp.cfg
     mesh = ", ".join(f"{axis}={size}" for axis, size in exp.mesh.shape.items())
     kind = exp.mesh.devices.flat[0].device_kind
-    slots, _ = amounts(cfg, cfg.train.num_steps)
+    slots, _ = count_sequences_and_tokens(cfg, cfg.train.num_steps)
     last = exp.programs[-1].phase
     lines = build.describe_networks(exp.objective)
     several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""

@@ -45,7 +45,7 @@ _STEPS_PER_SHAPE_DEFAULT = 1500, 15_000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """Labelled examples, and the windows and features made of them."""
+    """Labeled examples, and the windows and features made of them."""
 
     examples: Examples
     data: TaskData

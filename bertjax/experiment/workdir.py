@@ -73,7 +73,7 @@ def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Ite
             try:
                 yield
             except UserError:
-                _remove_results(workdir, made)
+                _discard_empty_run(workdir, made)
                 raise
     finally:
         lock.release()
@@ -93,7 +93,7 @@ def _hold_store(stored: StoredFolder, processes: ProcessGroup) -> Iterator[None]
         yield
 
 
-def _remove_results(workdir: Path, made: list[Path]) -> None:
+def _discard_empty_run(workdir: Path, made: list[Path]) -> None:
     """Empties a directory that this run made, unless there is something of worth in it."""
     if workdir in made and not _has_results(workdir):
         for entry in _entries(workdir):

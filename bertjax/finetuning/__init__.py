@@ -1,1 +1,1 @@
-"""Tasks: labelled data, features, objective, batches and metrics."""
+"""Tasks: labeled data, features, objective, batches and metrics."""

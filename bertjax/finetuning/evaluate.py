@@ -42,10 +42,10 @@ class ForwardPass:
     Args:
         objective: the task.
         mesh: devices of the batches.
-        labelled: whether the batches have labels, so that the sums of the loss can be computed.
+        labeled: whether the batches have labels, so that the sums of the loss can be computed.
     """
 
-    def __init__(self, objective: TaskObjective, mesh: Mesh, labelled: bool = True):
+    def __init__(self, objective: TaskObjective, mesh: Mesh, labeled: bool = True):
         padded = objective.model.padded_vocab_size
         exact = dataclasses.replace(float32_config(objective.model), padded_vocab_size=padded)
         objective = objective.build({"model": exact}, objective.vocabulary)
@@ -53,7 +53,7 @@ class ForwardPass:
 
         def step(params: Params, batch: Batch) -> tuple[Any, dict[str, Sum], dict[str, Any]]:
             scores = objective.scores(params, batch)
-            sums = objective.sums(scores, batch) if labelled else {}
+            sums = objective.sums(scores, batch) if labeled else {}
             return scores, sums, {name: batch[name] for name in _POSITIONS}
 
         # Replicated: every process gets all scores, and the positions that they belong to.

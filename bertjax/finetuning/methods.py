@@ -42,7 +42,7 @@ class EvalResult(NamedTuple):
 class TaskMethods:
     """Reads, trains on and scores one kind of task.
 
-    A subclass defines `loss` and `compute_metrics`; the other methods are those of labelled texts. B sequences, E slots
+    A subclass defines `loss` and `compute_metrics`; the other methods are those of labeled texts. B sequences, E slots
     for examples in each, S tokens, K outputs of the head, n examples.
     """
 
@@ -106,7 +106,7 @@ class TaskMethods:
     def compute_metrics(
         self, config: TaskConfig, examples: Any, data: Any, scores: Any, labels: tuple[str, ...]
     ) -> EvalResult:
-        """Scores the predictions for labelled examples; knows neither model nor jax.
+        """Scores the predictions for labeled examples; knows neither model nor jax.
 
         Args:
             config: Settings of the task.

@@ -36,7 +36,7 @@ _HEAD_KEY = 0x7A5C  # separates the head's dropout from the encoder's
 class TaskObjective(Objective, group="task"):
     """A kind of task, whose loss `TaskMethods` computes, on a head of the family.
 
-    The loss is a mean over examples (labelled words; starts and ends of answers), as in the authors' code and in
+    The loss is a mean over examples (labeled words; starts and ends of answers), as in the authors' code and in
     transformers; with class weights it is the weighted mean of `torch.nn.CrossEntropyLoss`.
 
     Attributes:

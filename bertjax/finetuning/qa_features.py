@@ -112,7 +112,7 @@ def qa_data(
 
 
 def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> TokenizedContexts:
-    """Tokenises contexts and keeps the characters [begin, end) that each token covers, with the blank before a word.
+    """Tokenizes contexts and keeps the characters [begin, end) that each token covers, with the blank before a word.
 
     The library would cut it off, by post-processors which do not know where a pre-tokenizer added one: "msterdam".
     """

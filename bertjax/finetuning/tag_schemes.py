@@ -1,4 +1,4 @@
-"""Schemes of tags that mark entities: how each is recognised, read, and what a model learns of it.
+"""Schemes of tags that mark entities: how each is recognized, read, and what a model learns of it.
 
 A tag is O, outside of entities, or a mark with the type of the entity: B-PER. IOB2 (BIO) writes B- before the first
 word of every entity; IOB1 writes I-, and B- only where an entity touches another of its type. BIOES, BILOU and BMES
@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 TAG = re.compile(r"O|([BIMESLU])(?:-(.*))?", re.DOTALL)
 """Group 1 is the mark, group 2 the type."""
 MARKS = {"iob2": "BI", "bioes": "BIES", "bilou": "BILU", "bmes": "BMES"}
-"""Marks of every scheme that is recognised, in the order in which schemes are tried."""
+"""Marks of every scheme that is recognized, in the order in which schemes are tried."""
 _OPENERS = frozenset("BI")
 _ADVICE = "set task.tokens.tag_scheme=iob1 to convert them to IOB2, or task.tokens.tag_scheme=plain to keep the tags"
 

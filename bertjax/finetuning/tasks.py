@@ -51,7 +51,7 @@ def read_examples(
     config: TaskConfig,
     split: str = "train",
     *,
-    labelled: bool = True,
+    labeled: bool = True,
     errors: str = "strict",
     sources: Sequence[str] | None = None,
 ) -> Examples:
@@ -60,7 +60,7 @@ def read_examples(
     Args:
         config: settings of the task.
         split: "train" or "eval".
-        labelled: whether to read labels.
+        labeled: whether to read labels.
         errors: `data.encoding_errors`: "strict", or "replace" for invalid UTF-8.
         sources: other sources than those of the split.
 
@@ -71,7 +71,7 @@ def read_examples(
         parsed = config.sources(split)
     else:
         parsed = tuple(parse_task_source(text, "the source") for text in sources)
-    examples = task_methods(config.kind).read(ReadRequest(config, parsed, labelled, errors))
+    examples = task_methods(config.kind).read(ReadRequest(config, parsed, labeled, errors))
     if not len(examples):
         raise UserError(f"task.{split}: {', '.join(source.text for source in parsed)} holds no example")
     return examples

@@ -92,7 +92,7 @@ def _parse(tokenizer: Tokenizer, declaration: str) -> _Arrangement:
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> FlatTokens:
     """Returns the token counts of the texts, int64 [n], and their ids, int32 end to end; runs on all cores.
 
-    Special tokens in a text are recognised, as in transformers: "[MASK]" and "[SEP]" are single tokens. Texts without
+    Special tokens in a text are recognized, as in transformers: "[MASK]" and "[SEP]" are single tokens. Texts without
     them take the faster path of raw text, with the same ids. Call it from one thread only.
     """
     special = re.compile("|".join(re.escape(tokenizer.tokens[index]) for index in tokenizer.special_ids))

@@ -287,7 +287,7 @@ def _matters(config: EncoderConfig, other: EncoderConfig, name: str, heads: tupl
     if name == "labels":
         return bool({"sequence_classification", "token_classification"} & set(heads))
     field = settings_of(EncoderConfig)[name]
-    if not field.computes:
+    if not field.changes_output:
         return False
     if field.heads:
         return bool(set(field.heads) & set(heads))

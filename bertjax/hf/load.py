@@ -155,7 +155,7 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     values = read_json(folder, CONFIG)
     family = find_family(str(values.get("model_type")))
     ours = {"auto_map"} if values.get("model_type") in (native_format.MODEL_TYPE, native.MODEL_TYPE) else set()
-    if foreign := _foreign_code(values, ours if family is None else set(family.inert_keys.split())):
+    if foreign := _foreign_code(values, ours if family is None else set(family.ignored_keys.split())):
         raise UserError(f"{where}: the model needs {foreign}, which is not supported and never run")
     names = values.get("architectures") or ["unknown"]
     if not isinstance(names, list) or not isinstance(names[0], str):

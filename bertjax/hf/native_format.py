@@ -25,7 +25,7 @@ from bertjax.config.model import ComputeConfig, EncoderConfig
 from bertjax.config.registry import PACKAGES, require_packages
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
-from bertjax.hf.keymaps.family import INERT_KEYS, parse_labels, render_labels
+from bertjax.hf.keymaps.family import IGNORED_KEYS, parse_labels, render_labels
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.models.layer_stack import STACKS
 from bertjax.models.model import HEADS, abstract_params
@@ -117,7 +117,7 @@ def parse_config(values: dict[str, Any], where: str) -> tuple[EncoderConfig, tup
     if foreign:
         raise UserError(f"{where}: unknown key {min(foreign)}; the folder was written by another version: export again")
     labels = parse_labels(values, where)
-    config, heads = parse_fields(values, where, ignored=("auto_map", "id2label", "num_labels", *INERT_KEYS))
+    config, heads = parse_fields(values, where, ignored=("auto_map", "id2label", "num_labels", *IGNORED_KEYS))
     return dataclasses.replace(config, family=MODEL_TYPE, labels=labels), heads
 
 

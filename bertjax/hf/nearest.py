@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bertjax.errors import UserError, comma_list
 from bertjax.hf.keymaps import FAMILIES
-from bertjax.hf.keymaps.family import INERT_KEYS, Family
+from bertjax.hf.keymaps.family import IGNORED_KEYS, Family
 
 _MIN_TENSORS, _MIN_KEYS, _MIN_NAME = 0.3, 0.5, 0.5  # shares from which on a likeness says something
 _MAX_NAMED = 4
@@ -75,10 +75,10 @@ def _compare(family: Family, values: Mapping[str, Any], tensors: Collection[str]
     except UserError:  # a family whose config.json has no defaults
         return None
     model_type = str(values.get("model_type"))
-    keys = values.keys() - INERT_KEYS - {"id2label", "num_labels", "auto_map"}
+    keys = values.keys() - IGNORED_KEYS - {"id2label", "num_labels", "auto_map"}
     refused = {key for key, *_ in (*family.refused, *family.training_only)}
     known = {*family.render_config(config, next(iter(family.architectures))), *family.fields, *family.aliases}
-    known |= {*family.inert_keys.split(), *refused}
+    known |= {*family.ignored_keys.split(), *refused}
     entries = family.make_keymap(config).entries
     every = {_without_index(entry.tensor.removeprefix(family.prefix)) for entry in entries}
     encoder = {_without_index(entry.tensor.removeprefix(family.prefix)) for entry in entries if not entry.head}

@@ -34,7 +34,7 @@ def check_repository(repo: str, *, overwrite: bool = False, api: HfApi | None = 
         api: the Hub; None = `huggingface_hub.HfApi()`.
 
     Raises:
-        UserError: the name is malformed, the owner is not the user who is logged in or one of his organisations, or the
+        UserError: the name is malformed, the owner is not the user who is logged in or one of his organizations, or the
             repository exists and `overwrite` is not set.
     """
     api = api or HfApi()

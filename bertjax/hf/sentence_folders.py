@@ -181,9 +181,9 @@ def _read_layer_norm(folder: Path, path: str) -> Layer:
     weights = _read_weights(folder, path, {"norm.weight": [size], "norm.bias": [size]})
 
     def normalize(vectors: np.ndarray) -> np.ndarray:
-        centred = vectors - vectors.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + np.float32(1e-5))
-        return centred / deviation * weights["norm.weight"] + weights["norm.bias"]
+        centered = vectors - vectors.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + np.float32(1e-5))
+        return centered / deviation * weights["norm.weight"] + weights["norm.bias"]
 
     return normalize
 

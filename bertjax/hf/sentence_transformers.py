@@ -169,7 +169,7 @@ def save_sentence_transformers(
         raise UserError("a folder for sentence-transformers needs the tokenizer's files; this model has none")
     encoder = drop_heads(model)
     if pooling.mode == "cls" and encoder.config.pooling == "last":
-        raise UserError("pooling=cls reads the first token, but this model is summarised by its last; use mean")
+        raise UserError("pooling=cls reads the first token, but this model is summarized by its last; use mean")
     require_readable(encoder.config, pooling.max_length, "max_length")
     plain = Pooling(pooling.mode, pooling.normalize, pooling.max_length)
     if pooling != plain or "+" in pooling.mode:

@@ -65,7 +65,7 @@ def _separate_rotary_heads(tensor: np.ndarray, count: int, sizes: Sizes) -> list
 
 
 def _reorder_heads(array: np.ndarray, sizes: Sizes, halves: tuple[int, int]) -> np.ndarray:
-    """[in, N * H] with (2, -1): numbers i and i + H / 2 of a head become neighbours; with (-1, 2) the inverse."""
+    """[in, N * H] with (2, -1): numbers i and i + H / 2 of a head become neighbors; with (-1, 2) the inverse."""
     return array.reshape(len(array), sizes["N"], *halves).swapaxes(2, 3).reshape(array.shape)
 
 

@@ -170,7 +170,7 @@ class Predictor:
         }
         self._activation = stored_activation(model.config_keys, model.module_files, model.config.num_labels)
         self._mesh = make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
-        self._forward = ForwardPass(self._objective, self._mesh, labelled=False)
+        self._forward = ForwardPass(self._objective, self._mesh, labeled=False)
         self._seq_len = -(-config.max_length // 8) * 8
         self._batch_size = max(1, tokens // self._seq_len)
         self.num_truncated, self.num_truncated_words = 0, 0

@@ -261,7 +261,7 @@ def _read_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example
             f"{named('inputs')} {source.where}: a {source.kind} file holds nothing for a model of kind {config.kind}; "
             f"give one of {', '.join(config.spec.source_kinds)}"
         )
-    items = read_examples(config, sources=[text], labelled=gold)
+    items = read_examples(config, sources=[text], labeled=gold)
     has_ids = config.id_column is not None or isinstance(items, QaExamples)
     for index in range(len(items)):
         yield _take(items, index, items.ids[index] if has_ids else None)

@@ -1,4 +1,4 @@
-"""Pseudo-labels from a larger model: which to select, and their agreement with a hand-labelled sample.
+"""Pseudo-labels from a larger model: which to select, and their agreement with a hand-labeled sample.
 
 The outputs of a classifier and of a large language model have one form here: a text, a label, a confidence.
 """

@@ -1,4 +1,4 @@
-"""Tokenised texts, and batches of texts of similar length in few static shapes."""
+"""Tokenized texts, and batches of texts of similar length in few static shapes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TokenizedTexts:
 
 
 class TextEncoder:
-    """Tokenises texts on all cores; like `transformers`, it reads "[SEP]" in a text as the special token.
+    """Tokenizes texts on all cores; like `transformers`, it reads "[SEP]" in a text as the special token.
 
     Args:
         tokenizer: the tokenizer.
@@ -167,7 +167,7 @@ def require_max_length(lengths: np.ndarray, limit: int | None, texts: Sequence[s
     Args:
         lengths: tokens of each text [n].
         limit: most tokens that the model can read; None: any.
-        texts: the texts before tokenisation.
+        texts: the texts before tokenization.
         advice: end of the message.
     """
     if limit is not None and lengths.max(initial=0) > limit:

@@ -54,7 +54,7 @@ class Attention(nnx.Module):
             again for every token.
 
     Args:
-        config: sizes, biases, initialisers.
+        config: sizes, biases, initializers.
         rngs: stream of the parameters. The order of the draws decides the initial weights.
         norm: False leaves out the norm.
         source_size: width of what keys and values are made of; None = the hidden size.

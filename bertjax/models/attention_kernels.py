@@ -158,7 +158,7 @@ def _run_splash(
 def _splash_kernel(
     heads: int, shape: tuple[int, int], window: int, causal: bool, interpret: bool, sequence_minor: bool
 ) -> Any:
-    """Builds the kernel for one sequence; the mask is analysed once, on the host.
+    """Builds the kernel for one sequence; the mask is analyzed once, on the host.
 
     `sequence_minor` puts tokens along the lanes of a register, for heads too narrow to fill one: for heads of 64 the
     compiler counts 45 % fewer cycles than for heads padded to 128, and 38 % of the memory.

@@ -52,13 +52,13 @@ class Convolution(nnx.Module):
 
 
 def _ngrams(x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], width: int) -> Float[Array, "B S W"]:
-    """Returns each token with its neighbours [B, S, width * D]; zero outside its example."""
+    """Returns each token with its neighbors [B, S, width * D]; zero outside its example."""
     reach = width // 2
     tokens = jnp.pad(x, ((0, 0), (reach, reach), (0, 0)))
     ids = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
-    neighbours = []
+    neighbors = []
     for shift in range(width):
         same = ids[:, shift : shift + x.shape[1]] == segment_ids
-        neighbour = tokens[:, shift : shift + x.shape[1]]
-        neighbours.append(jnp.where(same[:, :, None], neighbour, jnp.zeros((), x.dtype)))
-    return jnp.concatenate(neighbours, axis=-1)
+        neighbor = tokens[:, shift : shift + x.shape[1]]
+        neighbors.append(jnp.where(same[:, :, None], neighbor, jnp.zeros((), x.dtype)))
+    return jnp.concatenate(neighbors, axis=-1)

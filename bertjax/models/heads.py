@@ -99,7 +99,7 @@ class ReplacedTokenHead(nnx.Module):
 
 
 class SpanBoundaryHead(nnx.Module):
-    """Predicts the tokens of a span from its outer neighbours and the position in it (facebookresearch/SpanBERT)."""
+    """Predicts the tokens of a span from its outer neighbors and the position in it (facebookresearch/SpanBERT)."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size = config.hidden_size

@@ -87,7 +87,7 @@ class ScanRun:
 def scan_runs(config: EncoderConfig, start: int = 0, stop: int | None = None) -> list[ScanRun]:
     """Splits layers `start` to `stop` into scans over whole periods of the local/global pattern, and the remainders.
 
-    The layers are also split where neighbours differ in more than the pattern: after layer 0 where that has no norm or
+    The layers are also split where neighbors differ in more than the pattern: after layer 0 where that has no norm or
     is followed by a convolution, and between groups of shared parameters.
 
     Args:
@@ -201,7 +201,7 @@ def get_layer(config: EncoderConfig, weights: dict[str, Params], index: int) -> 
 
 
 def _layer_weights(weights: dict[str, Params], bounds: Sequence[int]) -> list[Params]:
-    """Returns the parameters of the layers between neighbouring bounds, including the separately stacked norms."""
+    """Returns the parameters of the layers between neighboring bounds, including the separately stacked norms."""
     parts = _cut(weights["layers"], bounds)
     if "attention_norms" not in weights:
         return parts
@@ -213,7 +213,7 @@ def _layer_weights(weights: dict[str, Params], bounds: Sequence[int]) -> list[Pa
 
 
 def _cut(tree: Any, bounds: Sequence[int]) -> list[Any]:
-    """Returns the tree's parts between neighbouring bounds along the first axis of all leaves; None for empty ones.
+    """Returns the tree's parts between neighboring bounds along the first axis of all leaves; None for empty ones.
 
     The gradient of all parts is their concatenation, where that of slices would be a sum of padded arrays.
     """

@@ -1,4 +1,4 @@
-"""Matrix multiplications, norms, initialisers and activations shared by every module.
+"""Matrix multiplications, norms, initializers and activations shared by every module.
 
 Matmuls read operands in `compute_dtype` and accumulate in float32. `dot`, and `einsum` on accelerators, define their
 backward passes as well: jax's transpose rules would multiply a float32 cotangent with a bfloat16 operand, at float32
@@ -74,7 +74,7 @@ class RMSNorm(nnx.RMSNorm):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def normalize(
-    x: Float[Array, "*b D"], scale: Float[Array, "D"], bias: Array | None, centred: bool, epsilon: float, dtype: Any
+    x: Float[Array, "*b D"], scale: Float[Array, "D"], bias: Array | None, centered: bool, epsilon: float, dtype: Any
 ) -> Float[Array, "*b D"]:
     """Computes a layer norm (arXiv:1607.06450) or an RMS norm in float32; keeps x and the two numbers of every token.
 
@@ -84,18 +84,18 @@ def normalize(
         x: inputs [..., D].
         scale: factor of every channel [D].
         bias: added to every channel [D]; None = nothing.
-        centred: subtracts the mean.
+        centered: subtracts the mean.
         epsilon: added to the variance.
         dtype: type of the result.
     """
-    return _normalize_forward(x, scale, bias, centred, epsilon, dtype)[0]
+    return _normalize_forward(x, scale, bias, centered, epsilon, dtype)[0]
 
 
 def _normalize_forward(
-    x: Array, scale: Array, bias: Array | None, centred: bool, epsilon: float, dtype: Any
+    x: Array, scale: Array, bias: Array | None, centered: bool, epsilon: float, dtype: Any
 ) -> tuple[Array, tuple]:
     wide = x.astype(jnp.float32)
-    mean = wide.mean(-1, keepdims=True) if centred else jnp.zeros((*x.shape[:-1], 1), jnp.float32)
+    mean = wide.mean(-1, keepdims=True) if centered else jnp.zeros((*x.shape[:-1], 1), jnp.float32)
     factor = jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + epsilon)
     axes = range(x.ndim - 1)
     out = (wide - mean) * factor * jnp.expand_dims(scale, axes)
@@ -103,7 +103,7 @@ def _normalize_forward(
     return out.astype(dtype), (x, scale, bias, mean, factor)
 
 
-def _normalize_backward(centred: bool, epsilon: float, dtype: Any, saved: tuple, grad: Array) -> tuple:
+def _normalize_backward(centered: bool, epsilon: float, dtype: Any, saved: tuple, grad: Array) -> tuple:
     # Otherwise XLA keeps what it could compute again. On a TPU the gradient may fuse with the matmul before it.
     if target_platform() == "tpu":
         x, scale, bias, mean, factor = jax.lax.optimization_barrier(saved)
@@ -113,7 +113,7 @@ def _normalize_backward(centred: bool, epsilon: float, dtype: Any, saved: tuple,
     grad = grad.astype(jnp.float32)
     normed, inner = (x.astype(jnp.float32) - mean) * factor, grad * jnp.expand_dims(scale, axes)
     grad_x = inner - normed * (inner * normed).mean(-1, keepdims=True)
-    if centred:
+    if centered:
         grad_x = grad_x - inner.mean(-1, keepdims=True)
     grad_scale = (grad * normed).sum(axes).astype(scale.dtype)
     grad_bias = None if bias is None else grad.sum(axes).astype(bias.dtype)
@@ -249,7 +249,7 @@ class Linear(nnx.Module):
     Args:
         in_size: width of the inputs.
         out_size: width of the outputs.
-        config: initialiser and dtypes.
+        config: initializer and dtypes.
         rngs: the stream `params` draws the kernel.
         bias: False leaves out the bias.
         residual_output: True for a projection that is added to the residual stream; some models draw it smaller.
@@ -299,7 +299,7 @@ def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
 
 
 def initializer(config: EncoderConfig, scale_residual: bool = False) -> jax.nn.initializers.Initializer:
-    """Returns the initialiser of weights; `scale_residual` divides sigma by sqrt(2 * num_layers).
+    """Returns the initializer of weights; `scale_residual` divides sigma by sqrt(2 * num_layers).
 
     The truncated normal is BERT's: cut at two sigma and not rescaled, so that the standard deviation is 0.88 sigma.
     The scaling is that of GPT-2's paper (also Megatron-LM, arXiv:1909.08053).

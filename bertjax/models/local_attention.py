@@ -50,7 +50,7 @@ def split_blocks(q: Array, k: Array, v: Array, context: AttentionContext, block:
         padding = [(0, 0), (0, count * block - length)] + [(0, 0)] * (x.ndim - 2)
         return jnp.pad(x, padding).reshape(batch, count, block, *x.shape[2:])
 
-    def with_neighbours(x: Array) -> Array:
+    def with_neighbors(x: Array) -> Array:
         edge = jnp.zeros_like(x[:, :1])
         before, after = jnp.concatenate([edge, x[:, :-1]], axis=1), jnp.concatenate([x[:, 1:], edge], axis=1)
         return jnp.concatenate([before, x, after], axis=2)
@@ -61,8 +61,8 @@ def split_blocks(q: Array, k: Array, v: Array, context: AttentionContext, block:
     ids = split(context.segment_ids)
     position = jnp.arange(3 * block)  # the same in every block: only distances matter
     query_position, key_position = position[None, None, block:-block], position[None, None]
-    mask = visibility_mask(ids, with_neighbours(ids), query_position, key_position, context.window, context.causal)
-    keys, values = (flatten(with_neighbours(split(x))) for x in (k, v))
+    mask = visibility_mask(ids, with_neighbors(ids), query_position, key_position, context.window, context.causal)
+    keys, values = (flatten(with_neighbors(split(x))) for x in (k, v))
     return Blocks(flatten(split(q)), keys, values, flatten(mask)[:, None])
 
 

@@ -30,7 +30,7 @@ class StepInputs(NamedTuple):
     """Inputs of a training step besides parameters and batch.
 
     Attributes:
-        frozen: arrays that are passed to every step, not donated and not optimised (the parameters of a teacher).
+        frozen: arrays that are passed to every step, not donated and not optimized (the parameters of a teacher).
         carry: arrays that belong to the train state and its checkpoints (a memory); the first axis of each is the
             batch. `{}` where nothing is carried.
     """
@@ -89,7 +89,7 @@ class Objective(Settings):
     A subclass declares its keys with `setting` in a group `objective.<name>`. `build` gives it its networks; the
     methods from `init` on need them and are pure.
 
-    The training step minimises the sum over `loss_weights` of weight * value / max(count, 1). The counts are those of
+    The training step minimizes the sum over `loss_weights` of weight * value / max(count, 1). The counts are those of
     the whole global batch and are known before the forward pass, so that microbatches and devices simply add.
 
     Attributes:
@@ -102,7 +102,7 @@ class Objective(Settings):
         can_pack: several examples may share a sequence.
         two_streams: it predicts by two-stream attention, so that a network fills masks in the same way.
         uses_teacher: it learns from the model of `objective.distillation.teacher`.
-        is_finetuning: it trains on the labelled examples of `task`.
+        is_finetuning: it trains on the labeled examples of `task`.
     """
 
     title: ClassVar[str] = ""

@@ -1,4 +1,4 @@
-"""Causal language modelling: every token predicts the next (openai/gpt-2:src/model.py; GPT-2's report)."""
+"""Causal language modeling: every token predicts the next (openai/gpt-2:src/model.py; GPT-2's report)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.types import Batch, Params
 class Clm(Objective, group="objective.clm"):
     """A causal encoder with the MLM head, whose logits are computed, and recomputed for gradients, in chunks."""
 
-    title = "causal language modelling"
+    title = "causal language modeling"
     example_formats = TEXT_FORMATS
     loss_titles: ClassVar[dict[str, str]] = {"clm": "Next tokens"}
     loss_weights: ClassVar[dict[str, float]] = {"clm": 1.0}

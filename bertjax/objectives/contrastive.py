@@ -73,7 +73,7 @@ class Contrastive(Objective, group="objective.contrastive"):
 
     @property
     def summary(self) -> str:
-        return f"{self.title}{' and masked language modelling' if self.mlm_weight else ''}"
+        return f"{self.title}{' and masked language modeling' if self.mlm_weight else ''}"
 
     @property
     def embedding_pooling(self) -> str:

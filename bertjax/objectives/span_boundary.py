@@ -33,7 +33,7 @@ def add_span_boundaries(batch: Batch, vocabulary: Vocabulary, max_positions: int
     sequence, length = jnp.arange(len(ids))[:, None], ids.shape[1]
     mask = jnp.zeros(ids.shape, bool).at[sequence, jnp.where(is_masked, positions, length)].set(True, mode="drop")
     first, last = (jnp.take_along_axis(end, positions, axis=1) for end in find_runs(mask, segments))
-    # Padded on both sides: a span at the end of a sequence has no neighbour there.
+    # Padded on both sides: a span at the end of a sequence has no neighbor there.
     text_segments = jnp.pad(jnp.where(is_text(ids, segments, vocabulary), segments, 0), ((0, 0), (1, 1)))
     current = jnp.take_along_axis(segments, positions, axis=1)
     has_left, has_right = (jnp.take_along_axis(text_segments, end, axis=1) == current for end in (first, last + 2))

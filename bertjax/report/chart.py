@@ -66,7 +66,7 @@ def make_line(name: str, series: Series, style: int = 0, dots: bool = False, smo
     Args:
         name: Text of the legend.
         series: Values by step.
-        style: Colour and dash, modulo `STYLES`.
+        style: Color and dash, modulo `STYLES`.
         dots: Mark every value.
         smooth: Draw a running mean over the raw line.
     """

@@ -30,9 +30,9 @@ def downsample_indices(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray
 
 
 def smooth_series(values: np.ndarray) -> np.ndarray | None:
-    """Returns the centred running mean of float64 [n]; None for a series too short to need it.
+    """Returns the centered running mean of float64 [n]; None for a series too short to need it.
 
-    A gap (NaN) stays a gap and does not enter the mean of its neighbours.
+    A gap (NaN) stays a gap and does not enter the mean of its neighbors.
     """
     count = len(values)
     if count < MIN_SMOOTHED:
@@ -42,7 +42,7 @@ def smooth_series(values: np.ndarray) -> np.ndarray | None:
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(finite)])
     index = np.arange(count)
-    reach = np.minimum(np.minimum(index, count - 1 - index), half)  # the window shrinks at the ends and stays centred
+    reach = np.minimum(np.minimum(index, count - 1 - index), half)  # the window shrinks at the ends and stays centered
     first, last = index - reach, index + reach + 1
     number = np.maximum(counts[last] - counts[first], 1)
     return np.where(finite, (sums[last] - sums[first]) / number, np.nan)

@@ -121,7 +121,7 @@ def attention(run: RunRecord) -> str:
     block = data_block([{"tokens": record["tokens"], "maps": record["maps"]} for record in shown])
     return (
         '<p class="note">Each small square is a head (rows: layers, from 0): its rows are queries, its columns keys; '
-        "the colour shows the square root of the attention weight. Choose a head, then a token below: the tokens that "
+        "the color shows the square root of the attention weight. Choose a head, then a token below: the tokens that "
         "it attends to are shaded. Attention weights alone do not explain a prediction.</p>"
         f'<div class="card attention-view">{chooser}{_sentence_without_script(shown[-1])}'
         '<div class="attention"><div><div class="heads" role="group" aria-label="layers and heads"></div></div>'

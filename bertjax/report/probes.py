@@ -164,8 +164,8 @@ def probe_attention(model: PretrainedModel, tokenizer: Tokenizer, sentence: str)
         weights = np.asarray(_attention_weights(model.params, inputs, model.config, model.heads, layers))[:, 0]
     except UserError as error:
         return "note", {"about": "attention", "text": f"Attention is not shown: {error}."}
-    quantised = np.rint(255 * np.nan_to_num(weights)).clip(0, 255).astype(np.uint8)
-    maps = [[base64.b64encode(head.tobytes()).decode() for head in layer] for layer in quantised]
+    quantized = np.rint(255 * np.nan_to_num(weights)).clip(0, 255).astype(np.uint8)
+    maps = [[base64.b64encode(head.tobytes()).decode() for head in layer] for layer in quantized]
     tokens = [_display(tokenizer, each) for each in ids]
     return "attention", {"tokens": tokens, "layers": len(maps), "heads": len(maps[0]), "maps": maps}
 

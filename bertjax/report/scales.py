@@ -38,7 +38,7 @@ class Scale(NamedTuple):
         return [tick * unit for tick in linear_ticks(self.low / unit, self.high / unit, max_ticks)]
 
     def tick_labels(self, ticks: Sequence[float], number_format: str = "plain") -> list[str]:
-        """Returns the texts of ticks: one notation, and the digits that tell neighbours apart.
+        """Returns the texts of ticks: one notation, and the digits that tell neighbors apart.
 
         Args:
             ticks: Result of `ticks`.

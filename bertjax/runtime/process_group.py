@@ -243,7 +243,7 @@ def is_network_error(error: BaseException) -> bool:
 def join_processes(config: DistributedConfig) -> Iterator[ProcessGroup]:
     """Joins the processes of this run, if there are several; all but the first print nothing.
 
-    Enter it before jax initialises its devices.
+    Enter it before jax initializes its devices.
 
     Raises:
         UserError: The processes cannot be found, or did not answer in time.

@@ -65,7 +65,7 @@ def with_bf16_moments(optimizer: optax.GradientTransformation, seed: int) -> opt
 
 
 def stochastic_round(value: Float[Array, "..."], bits: UInt32[Array, "..."]) -> Array:
-    """Rounds float32 [...] to a neighbouring bfloat16, the nearer one more likely, by the lower 16 of `bits`.
+    """Rounds float32 [...] to a neighboring bfloat16, the nearer one more likely, by the lower 16 of `bits`.
 
     A bfloat16 is the upper half of a float32: what is added to the lower half carries over in proportion to it.
     """

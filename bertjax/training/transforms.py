@@ -230,7 +230,7 @@ def scale_by_orthogonal(momentum: float, rms: float, with_dtype: Any) -> optax.G
 
 
 def _scale_by_published_muon(momentum: float) -> optax.GradientTransformation:
-    """Returns Muon with the momentum of its author: orthogonalised is G + mu M, where M was mu M + G.
+    """Returns Muon with the momentum of its author: orthogonalized is G + mu M, where M was mu M + G.
 
     (Keller Jordan, kellerjordan.github.io/posts/muon.) optax's divides G and M by bias corrections that differ in the
     first steps; at a late count both are 1. Orthogonalisation removes a common factor, such as 1 - mu in its means.
@@ -257,7 +257,7 @@ def _require_matrices(use_muon: Params, params: Params) -> None:
         muon, array = leaf
         if muon and array.ndim - num_stacked(path) != 2:
             raise UserError(
-                f"optimizer.muon_include matches {path}, which is not a matrix: Muon orthogonalises matrices"
+                f"optimizer.muon_include matches {path}, which is not a matrix: Muon orthogonalizes matrices"
             )
 
     _map_leaves(check, use_muon, params)

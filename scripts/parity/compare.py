@@ -204,8 +204,8 @@ def draw_like(shapes: Params, seed: int = 2) -> Params:
     draw = np.random.default_rng(seed).standard_normal
 
     def random(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        centre = 1.0 if path[-1].key == "scale" else 0.0
-        return (centre + 0.1 * draw(leaf.shape)).astype(leaf.dtype)
+        center = 1.0 if path[-1].key == "scale" else 0.0
+        return (center + 0.1 * draw(leaf.shape)).astype(leaf.dtype)
 
     return jax.device_put(jax.tree_util.tree_map_with_path(random, shapes))
 

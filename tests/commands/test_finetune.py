@@ -292,7 +292,7 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
     """For a task and for pretraining; the folder has a picture and no checkpoint."""
     assert lab.run("lr-find", "--workdir", tmp_path / "pretraining", "--steps", 30, "--max-lr", 10) == 0
     out = capsys.readouterr().out
-    assert out.startswith(("tokenised", "rate")) or "rate 1.00e-07" in out
+    assert out.startswith(("tokenized", "rate")) or "rate 1.00e-07" in out
     assert "valley" in out and (tmp_path / "pretraining" / "report.html").exists()
     assert not (tmp_path / "pretraining" / "checkpoints").exists()
 

@@ -41,7 +41,7 @@ def test_a_loader_that_needs_three_times_as_long_as_a_step_is_waited_for(
     """Steps of 20 ms; for two thirds of the time there is no batch."""
     fake = SimpleNamespace(prepare=lambda cfg: None, training_pipeline=lambda cfg, prepared: Loader(making))
     monkeypatch.setattr(script, "from_config", fake)
-    monkeypatch.setattr(script, "parse", SimpleNamespace(check=lambda cfg: None))
+    monkeypatch.setattr(script, "parse", lambda cfg: None)
     cfg = SimpleNamespace(train=SimpleNamespace(batch_size=4), data=SimpleNamespace(seq_len=100))
     result = script.measure(cfg, demand=400 / 0.02, seconds=0.4)
     assert least <= result.waited <= most and result.filled == 0.75 and result.made > 0

@@ -332,7 +332,7 @@ def test_what_cannot_be_continued_is_named(
     ):
         assert main(["pretrain", *workdir, *arguments]) == 2
         printed = capsys.readouterr()
-        assert message in printed.err and "tokenised" not in printed.out
+        assert message in printed.err and "tokenized" not in printed.out
 
 
 @pytest.mark.long

@@ -208,7 +208,7 @@ def test_bad_input_is_one_line(
 
 def test_no_sentence_at_all(export: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     say(monkeypatch, b"\n")
-    assert run("fill-mask", "--model", export) == 2 and "no sentence" in capsys.readouterr().err
+    assert run("fill-mask", "--model", export) == 2 and "no input" in capsys.readouterr().err
 
 
 def test_a_model_without_the_head(export: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -163,9 +163,9 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
     more = ["--min-confidence", threshold, "--gold", tmp_path / "gold.tsv"]
     assert run("pseudo-label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", out, *more) == 0
     expected = [text for text in texts[20:] if predicted[text]["score"] >= threshold]
-    labelled = records(out)
-    assert [record["text"] for record in labelled] == expected and 10 < len(expected) < 90
-    assert all(record["confidence"] == predicted[record["text"]]["score"] >= threshold for record in labelled)
+    labeled = records(out)
+    assert [record["text"] for record in labeled] == expected and 10 < len(expected) < 90
+    assert all(record["confidence"] == predicted[record["text"]]["score"] >= threshold for record in labeled)
     examples = read_examples(TaskConfig("classification", (f"jsonl:{out}",)))
     assert examples.labels == [predicted[text]["label"] for text in expected]  # type: ignore[union-attr]
     facts = json.loads((tmp_path / "silver.labels.json").read_text())
@@ -216,8 +216,8 @@ def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
 def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
     shutil.copytree(classifier, tmp_path / "model")
     config = tmp_path / "model" / "config.json"
-    labelled = json.loads(config.read_text()) | {"problem_type": "multi_label_classification"}
-    config.write_text(json.dumps(labelled))
+    labeled = json.loads(config.read_text()) | {"problem_type": "multi_label_classification"}
+    config.write_text(json.dumps(labeled))
     (tmp_path / "t.txt").write_text("a")
     assert run("predict", "--model", tmp_path / "model", "--in", tmp_path / "t.txt", "--out", "-") == 2
     assert "problem_type is multi_label_classification" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(
     monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_UPDATES", 0.0)
     with TokenizingProgress(source, reading, lines.append) as progress:
         progress(7, 3 << 20)
-    assert lines == [f"tokenising {source.text}: 7 documents, 3 MiB so far (25 % of the files)"]
+    assert lines == [f"tokenizing {source.text}: 7 documents, 3 MiB so far (25 % of the files)"]
     with TokenizingProgress(source, reading, lines.append, interactive=True) as progress:
         progress(7, 3 << 20)
         assert progress._bar._bar.tasks[0].percentage == 25.0

@@ -194,7 +194,7 @@ def test_two_hosts_train_without_a_shared_disk(
     if text != "~/text":
         shards = [shards_of(tmp_path / f"host{index}") for index in range(2)]
         assert shards[1] and shards[1] < shards[0]  # the first one has prepared the text
-        assert "tokenised" not in outputs[0]
+        assert "tokenized" not in outputs[0]
     for stored, local in zip(weights(url), undisturbed, strict=True):
         np.testing.assert_allclose(stored, local, rtol=1e-3, atol=1e-5)
 

@@ -12,7 +12,7 @@ from bertjax.config.fields import format_value
 from bertjax.config.inputs import sources
 from bertjax.config.model import encoder_config
 from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.config.phases import amounts, list_phases, source_texts
+from bertjax.config.phases import count_sequences_and_tokens, list_phases, source_texts
 from bertjax.errors import UserError
 from bertjax.experiment.config import parse as check
 
@@ -32,7 +32,7 @@ def table(cfg: ConfigDict) -> list[tuple[int, int, int]]:
 
 def test_without_phases_the_config_is_the_only_phase(cfg: ConfigDict) -> None:
     assert table(cfg) == [(0, 64, 512)]
-    assert amounts(cfg, 10) == (640, 640 * 512)
+    assert count_sequences_and_tokens(cfg, 10) == (640, 640 * 512)
 
 
 def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> None:
@@ -40,7 +40,7 @@ def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> 
     assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
     assert [phase.cfg.objective.masking.max_predictions for phase in list_phases(cfg)] == [20, None, None]
     assert cfg.data.seq_len == 512 and cfg.objective.masking.max_predictions is None
-    assert amounts(cfg, 850) == (850 * 64, 800 * 64 * 128 + 50 * 64 * 256)
+    assert count_sequences_and_tokens(cfg, 850) == (850 * 64, 800 * 64 * 128 + 50 * 64 * 256)
     cfg.train.num_steps = 100
     cfg.train.phases = ("90%:data.seq_len=128",)
     assert table(cfg) == [(0, 64, 128), (90, 64, 512)]  # a share scales with the length of the run
@@ -118,7 +118,7 @@ def test_phases_that_fill_the_run_leave_nothing_after_them(cfg: ConfigDict) -> N
 def test_a_ramp_holds_every_size_equally_long(cfg: ConfigDict) -> None:
     cfg.train.initial_batch_size, cfg.train.batch_ramp_steps = 16, 300
     assert table(cfg) == [(0, 16, 512), (100, 32, 512), (200, 48, 512), (300, 64, 512)]
-    assert amounts(cfg, 400)[0] == 100 * (16 + 32 + 48 + 64)
+    assert count_sequences_and_tokens(cfg, 400)[0] == 100 * (16 + 32 + 48 + 64)
     cfg.train.batch_ramp_steps = None
     assert [start for start, *_ in table(cfg)] == [0, 33, 66, 100]  # a tenth of the run
 

@@ -59,7 +59,7 @@ def test_a_document_that_cannot_be_tokenized_is_named(
         return real(texts, *arguments)
 
     monkeypatch.setattr(dask_module, "tokenize_documents", fail)
-    with pytest.raises(UserError, match=r"document 778 of source toys, which begins .* be tokenised: too strange"):
+    with pytest.raises(UserError, match=r"document 778 of source toys, which begins .* be tokenized: too strange"):
         prepare(tmp_path, TEXTS, dask_scheduler=cluster.scheduler_address)
 
 
@@ -121,7 +121,7 @@ def test_a_lost_cluster_is_named_and_the_same_command_continues(
                 cluster.close()
             yield text
 
-    with pytest.raises(UserError, match=r"tokenising documents .* failed: the dask cluster .* failed"):
+    with pytest.raises(UserError, match=r"tokenizing documents .* failed: the dask cluster .* failed"):
         prepare(tmp_path / "cache", texts(), dask_scheduler=cluster.scheduler_address)
     assert list((tmp_path / "cache").glob(".*.parts/*.npz"))
     with local_cluster(1, processes=False) as other:

@@ -85,7 +85,7 @@ def test_every_text_is_read_from_every_compression(tmp_path: Path, ending: str) 
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_labelled_data_are_read_from_every_compression(tmp_path: Path, ending: str) -> None:
+def test_labeled_data_are_read_from_every_compression(tmp_path: Path, ending: str) -> None:
     def pack(name: str, text: str) -> str:
         (tmp_path / (name + ending)).write_bytes(COMPRESS[ending](text.encode()))
         return f"{tmp_path / name}{ending}"
@@ -226,11 +226,11 @@ def test_folders_of_save_to_disk(tmp_path: Path) -> None:
     source = parse_source(f"arrow:{tmp_path}/both/test")
     assert [Path(path).name for path in source_files(source)] == [f"data-{i:05d}-of-00003.arrow" for i in range(3)]
     digest = source_digest(source)
-    labelled: Any = read_examples(TaskConfig("classification", (f"arrow:{tmp_path}/both/train",)))
-    assert labelled.labels == ["no", "yes", "no"]
+    labeled: Any = read_examples(TaskConfig("classification", (f"arrow:{tmp_path}/both/train",)))
+    assert labeled.labels == ["no", "yes", "no"]
     data.to_parquet(str(tmp_path / "a.parquet"))
-    labelled = read_examples(TaskConfig("classification", (f"parquet:{tmp_path}/a.parquet",)))
-    assert labelled.texts == rows["text"] and labelled.labels[:2] == ["no", "yes"]
+    labeled = read_examples(TaskConfig("classification", (f"parquet:{tmp_path}/a.parquet",)))
+    assert labeled.texts == rows["text"] and labeled.labels[:2] == ["no", "yes"]
     with pytest.raises(UserError, match=r"a.parquet: no field 'x' \(it has text, label\); set task.text_column to one"):
         read_examples(TaskConfig("classification", (f"parquet:{tmp_path}/a.parquet",), text_column="x"))
     with pytest.raises(UserError, match=r"'arrow:.*both': the folder holds the splits train, test; name one, such as"):

@@ -138,7 +138,7 @@ def test_two_at_the_same_time_do_not_share_their_parts(tmp_path: Path) -> None:
 
 def test_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     """P30: the tokenized text is not the one that the digest identifies."""
-    with pytest.raises(UserError, match="toys changed while it was being tokenised"):
+    with pytest.raises(UserError, match="toys changed while it was being tokenized"):
         prepare(tmp_path, documents(60), confirm=lambda: "toys v2")
     assert list(tmp_path.iterdir()) == []
     assert not prepare(tmp_path, documents(60), confirm=lambda: "toys v1").reused

@@ -32,7 +32,7 @@ CASES = [
     "A small start. iPhone users know. | They do.",
     "你好。 | 他说：“我很好！” | 然后走了； | 真的？！ | 是的。",
     "价格是3.14元。 | Python很好用! | 真的",
-    "Tokenised text . | Like this one ? | Yes",
+    "Tokenized text . | Like this one ? | Yes",
     "राम घर गया। | वह सो गया।। | «क्या?» | राम ने 3.5 किलो लिया॥ | अंत",
     "آپ کیسے ہیں؟! | میں ٹھیک ہوں۔ | کیوں؟» | لأن ذلك 3.14 فقط.",
     "Նա գնաց։ | Ես մնացի։",
@@ -84,4 +84,4 @@ def test_time_is_linear_on_dirty_text(unit: str) -> None:
     document = unit * 100_000
     start = time.perf_counter()
     split_sentences(document)
-    assert time.perf_counter() - start < 20  # quadratic behaviour would take minutes
+    assert time.perf_counter() - start < 20  # quadratic behavior would take minutes

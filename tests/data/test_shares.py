@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertjax.config.source_mixture import parse_epochs
 from bertjax.config.sources import parse_source
-from bertjax.data.mixture import EvenMixture
+from bertjax.data.mixture import ExactMixture
 from bertjax.data.shares import Mixing, mixture_shares
 from bertjax.errors import UserError
 
@@ -95,7 +95,7 @@ def test_limits_that_no_run_of_this_length_has(limits, message):
 def test_no_prefix_is_two_sequences_off(weights, data):
     """With exact fractions: of the first n sequences, every source has n * share, fewer than 1.75 off."""
     shares = [Fraction(weight, sum(weights)) for weight in weights]
-    mixture = EvenMixture([float(share) for share in shares])
+    mixture = ExactMixture([float(share) for share in shares])
     begin = data.draw(st.sampled_from([0, 2**20 + 3, 10**12]))
     source, index = mixture.locate(np.arange(begin, begin + 700))
     used = np.array(mixture.num_used(begin))
@@ -110,7 +110,7 @@ def test_no_prefix_is_two_sequences_off(weights, data):
 
 
 def test_rare_sources_keep_their_share_in_long_runs():
-    mixture = EvenMixture(mixture_shares(Mixing(None, False, (FREE, FREE), 1), [1.0, 1e-9], [1, 1], [1.0, 1.0]))
+    mixture = ExactMixture(mixture_shares(Mixing(None, False, (FREE, FREE), 1), [1.0, 1e-9], [1, 1], [1.0, 1.0]))
     assert mixture.num_used(10**12) == [10**12 - 1000, 1000]
     assert mixture.locate(np.array([7]))[0].tolist() == [0]
 

@@ -90,7 +90,7 @@ def test_statistics_are_those_of_the_sequential_reference(documents, seq_len, sh
         reference = [*zip(*sequential_pairs(documents, seq_len, short_seq_prob, strict, rng), strict=True)]
         for side, result in ((ours, columns(plan)), (theirs, tuple(map(np.array, reference)))):
             before = (result[0] < result[2]) * result[4]
-            side.append(summary(*result, corpus) | {"labelled 1, A before B": float(before.sum())})
+            side.append(summary(*result, corpus) | {"labeled 1, A before B": float(before.sum())})
     for name in ours[0]:
         one, other = (np.array([statistics[name] for statistics in side]) for side in (ours, theirs))
         error = np.sqrt((one.var() + other.var()) / passes)
@@ -99,7 +99,7 @@ def test_statistics_are_those_of_the_sequential_reference(documents, seq_len, sh
 
 @settings(max_examples=100, deadline=None)
 @given(documents_strategy, st.integers(5, 40), st.integers(0, 5), st.booleans())
-def test_every_pair_fits_and_is_labelled_by_its_order(documents, seq_len, seed, strict):
+def test_every_pair_fits_and_is_labeled_by_its_order(documents, seq_len, seed, strict):
     corpus, plan = plan_of(documents, seq_len=seq_len, seed=seed, strict=strict)
     assert (plan.a_length >= 1).all() and (plan.b_length >= 1).all()
     assert (plan.a_length + plan.b_length <= seq_len - 3).all()

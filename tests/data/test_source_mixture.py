@@ -13,7 +13,7 @@ class Counted(ExampleFormat):
         self.lengths, self.requested = lengths, []
 
     @property
-    def num_draws(self):
+    def period(self):
         return len(self.lengths)
 
     def sequences(self, epoch, indices):

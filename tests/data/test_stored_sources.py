@@ -78,7 +78,7 @@ def test_every_kind_reads_the_same_from_a_store(source: str, store: Store, tmp_p
     assert stored.weight == 2.5 and source_files(stored) == [f"{store.url}/{name.replace('*', 'a')}"]
 
 
-def test_labelled_examples_and_file_urls(store: Store, tmp_path: Path) -> None:
+def test_labeled_examples_and_file_urls(store: Store, tmp_path: Path) -> None:
     store.write("a.tsv", b"one\t1\n")
     assert source_files(parse_task_source(f"tsv:{store.url}/a.tsv", "task.train")) == [f"{store.url}/a.tsv"]
     (tmp_path / "b.txt").write_text("here")

@@ -143,7 +143,7 @@ def test_a_corpus_without_its_last_file_is_made_again(
     new_host(monkeypatch, tmp_path / "second")
     lines: list[str] = []
     assert_equal(batches(cfg, from_config.prepare(cfg, lines.append)), expected)
-    assert any(line.startswith("tokenised") for line in lines)
+    assert any(line.startswith("tokenized") for line in lines)
     assert any(name.endswith("meta.json") for name in store.list())
 
 

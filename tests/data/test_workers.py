@@ -87,7 +87,7 @@ class Picky:
         return tokenizer().encode_flat(texts)
 
 
-def test_a_document_that_cannot_be_tokenised_is_named(tmp_path: Path) -> None:
+def test_a_document_that_cannot_be_tokenized_is_named(tmp_path: Path) -> None:
     texts = [f"Some text, number {number}." for number in range(60)]
     with pytest.raises(UserError, match="document 34 of source toys, which begins 'Some text, number 33") as caught:
         prepare(tmp_path, texts, tokenizer=Picky())

@@ -153,11 +153,11 @@ def test_a_task_is_finetuned_resumed_scored_and_used(
     draw = random.Random(1)
     rows = [[name for name in topics if draw.random() < 0.4] for _ in range(64)]
     texts = [" ".join([*draw.choices(["the", "a", "of"], k=4), *(topics[name] for name in row)]) for row in rows]
-    with sqlite3.connect(extras.folder / "labelled.db") as database:
-        database.execute("CREATE TABLE labelled (text TEXT, label TEXT)")
-        database.executemany("INSERT INTO labelled VALUES (?, ?)", zip(texts, map(",".join, rows), strict=True))
+    with sqlite3.connect(extras.folder / "labeled.db") as database:
+        database.execute("CREATE TABLE labeled (text TEXT, label TEXT)")
+        database.executemany("INSERT INTO labeled VALUES (?, ?)", zip(texts, map(",".join, rows), strict=True))
     database.close()
-    source, workdir = f"sqlite:{extras.folder}/labelled.db", extras.folder / "finetuned"
+    source, workdir = f"sqlite:{extras.folder}/labeled.db", extras.folder / "finetuned"
     keys = [
         *("task.kind=multilabel", "task.multilabel.threshold=0.4", f"init_from={pretrained(extras, runs)}"),
         *(f"task.train={source}", f"task.eval={source}", "task.text_column=text", "task.label_column=label"),

@@ -74,7 +74,7 @@ READINGS = {
     "IOB2": ("B-PER I-PER O B-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),
     "IOB1": ("I-PER I-PER B-PER O I-LOC", [("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4)]),
     "another type inside": ("B-PER I-LOC I-LOC", [("PER", 0, 0), ("LOC", 1, 2)]),
-    "neighbours": ("B-PER B-PER I-PER", [("PER", 0, 0), ("PER", 1, 2)]),
+    "neighbors": ("B-PER B-PER I-PER", [("PER", 0, 0), ("PER", 1, 2)]),
     "ends and singles": (
         "B-PER I-PER E-PER I-PER S-PER E-PER",
         [("PER", 0, 2), ("PER", 3, 3), ("PER", 4, 4), ("PER", 5, 5)],

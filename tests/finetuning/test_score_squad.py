@@ -161,7 +161,7 @@ def test_nothing_answered_needs_a_threshold_below_negative_scores() -> None:
     assert probabilities["best_f1_threshold"] == 0.0
 
 
-def test_normalisation_goes_in_this_order() -> None:
+def test_normalization_goes_in_this_order() -> None:
     assert normalized("The  A-Team, an\tU.S. “the” theatre") == "ateam us “ ” theatre"
     assert normalized("a.n. apple") == "apple"  # without its dots it is an article
 

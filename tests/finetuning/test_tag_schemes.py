@@ -63,7 +63,7 @@ def test_metrics_of_every_scheme(scheme: str) -> None:
         ("B-geo-loc I-geo-loc", "iob2"),
     ],
 )
-def test_recognised(tags: str, scheme: str) -> None:
+def test_recognized(tags: str, scheme: str) -> None:
     assert recognize_scheme(tags.split()) == scheme
     assert recognize_scheme(tags.split(), "plain") == "plain"
 

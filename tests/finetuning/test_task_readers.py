@@ -1,4 +1,4 @@
-"""Labelled files of every format become examples; errors name file and line."""
+"""Labeled files of every format become examples; errors name file and line."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bertjax.finetuning.tasks import read_examples, require_files
 
 
 def texts(
-    path: Path | str, content: str | bytes, source: str = "tsv", labelled: bool = True, **values: Any
+    path: Path | str, content: str | bytes, source: str = "tsv", labeled: bool = True, **values: Any
 ) -> TextExamples:
     data = content if isinstance(content, bytes) else content.encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
     config = task_config(**{"kind": "classification", "train": (f"{source}:{path}",)} | values)
-    result = read_examples(config, labelled=labelled)
+    result = read_examples(config, labeled=labeled)
     assert isinstance(result, TextExamples)
     return result
 
@@ -87,9 +87,9 @@ def test_globs_are_sorted_and_labels_can_be_left(tmp_path: Path) -> None:
     for name in "ba":
         (tmp_path / f"{name}.tsv").write_text(f"text\n{name}\n")
     config = TaskConfig("classification", (f"tsv:{tmp_path}/*.tsv",))
-    result = read_examples(config, labelled=False)
+    result = read_examples(config, labeled=False)
     assert isinstance(result, TextExamples) and result.texts == ["a", "b"] and result.labels is None
-    assert read_examples(config, labelled=False, sources=[f"tsv:{tmp_path}/b.tsv"]).texts == ["b"]  # type: ignore[union-attr]
+    assert read_examples(config, labeled=False, sources=[f"tsv:{tmp_path}/b.tsv"]).texts == ["b"]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("where", ["{0}/t.en:{0}/t.de", "{0}/t:en-de"])
@@ -242,11 +242,9 @@ def test_labels_to_numbers(tmp_path: Path) -> None:
 CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nParis NNP B-LOC\n-DOCSTART- -X- O\nHe PRP O"
 
 
-def words(path: Path, content: str, source: str = "conll", labelled: bool = True, **values: Any) -> WordExamples:
+def words(path: Path, content: str, source: str = "conll", labeled: bool = True, **values: Any) -> WordExamples:
     path.write_text(content)
-    result = read_examples(
-        task_config(**{"kind": "tokens", "train": (f"{source}:{path}",)} | values), labelled=labelled
-    )
+    result = read_examples(task_config(**{"kind": "tokens", "train": (f"{source}:{path}",)} | values), labeled=labeled)
     assert isinstance(result, WordExamples)
     return result
 
@@ -262,7 +260,7 @@ def test_conll_columns(tmp_path: Path) -> None:
         ["PRP"],
     ]
     assert words(tmp_path / "a", "New York\tB-LOC\nis\tO\n").words == [["New York", "is"]]
-    assert words(tmp_path / "a", "one\ntwo\n", labelled=False).words == [["one", "two"]]
+    assert words(tmp_path / "a", "one\ntwo\n", labeled=False).words == [["one", "two"]]
 
 
 CONLLU = """# newdoc
@@ -283,7 +281,7 @@ def test_the_format_of_universal_dependencies(tmp_path: Path) -> None:
     result = words(tmp_path / "a", CONLLU)
     assert result.words == [["vamos", "nos", "#"], ["a"]] and result.tags == [["VERB", "PRON", "SYM"], ["X"]]
     assert words(tmp_path / "a", CONLLU, label_column="4").tags == [["V", "P", "S"], ["X"]]
-    assert words(tmp_path / "a", CONLLU, labelled=False).words == result.words
+    assert words(tmp_path / "a", CONLLU, labeled=False).words == result.words
     assert [where.rpartition(":")[2] for where in result.locations] == ["4", "10"] and not result.notes
 
 
@@ -359,10 +357,10 @@ def test_iob1_becomes_iob2(tmp_path: Path, iob1: str, iob2: str) -> None:
         )
 
 
-def squad(path: Path, content: Any, source: str = "squad", labelled: bool = True, **values: Any) -> QaExamples:
+def squad(path: Path, content: Any, source: str = "squad", labeled: bool = True, **values: Any) -> QaExamples:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     result = read_examples(
-        task_config(**{"kind": "qa", "train": (f"{source}:{path}",), "max_length": 384} | values), labelled=labelled
+        task_config(**{"kind": "qa", "train": (f"{source}:{path}",), "max_length": 384} | values), labeled=labeled
     )
     assert isinstance(result, QaExamples)
     return result
@@ -391,7 +389,7 @@ def test_squad(tmp_path: Path) -> None:
     assert result.answers is not None and result.answers[0] == GoldAnswers(("cat", "A cat"), (2, 0))
     assert result.answers[2:] == [GoldAnswers((), ())] * 2
     assert (
-        squad(tmp_path / "a", file_of({"context": "B.", "qas": [{"id": "q", "question": "?"}]}), labelled=False).answers
+        squad(tmp_path / "a", file_of({"context": "B.", "qas": [{"id": "q", "question": "?"}]}), labeled=False).answers
         is None
     )
 

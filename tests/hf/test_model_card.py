@@ -64,7 +64,7 @@ def test_a_pretrained_model() -> None:
     assert "pretraining" in front["tags"] and "metrics" not in front and "base_model" not in front
     for text in ("builtin:python-docs (123,456 tokens)", "mlm_loss | 3.2500", "| Parameters | 1,234 |", MARKER):
         assert text in card
-    assert "masked language modelling" in card and "most tasks need finetuning" in card and "padding" not in card
+    assert "masked language modeling" in card and "most tasks need finetuning" in card and "padding" not in card
     assert "Task" not in card and "Labels" not in card and "None" not in card
 
 

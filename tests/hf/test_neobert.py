@@ -1,7 +1,7 @@
 """NeoBERT, whose classes `transformers` lacks, against its published architecture in PyTorch.
 
 The names and shapes of tensors are those of the released file (huggingface.co/chandar-lab/NeoBERT, 172 tensors), the
-computation is that of its model.py and rotary.py: complex products of neighbouring numbers, no mask but padding.
+computation is that of its model.py and rotary.py: complex products of neighboring numbers, no mask but padding.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ CONFIG = EncoderConfig(
 
 
 class FakeHub:
-    """A Hub with one user, one organisation and some repositories."""
+    """A Hub with one user, one organization and some repositories."""
 
     def __init__(self, existing: tuple[str, ...] = (), logged_in: bool = True):
         self.existing, self.logged_in = set(existing), logged_in
@@ -61,7 +61,7 @@ def test_a_new_repository_is_private(folder: Path) -> None:
     ]
 
 
-def test_public_and_of_an_organisation(folder: Path) -> None:
+def test_public_and_of_an_organization(folder: Path) -> None:
     hub = FakeHub()
     push_to_hub(folder, "analytics/engine", private=False, api=hub)
     assert hub.calls[0] == ("analytics/engine", {"private": False, "exist_ok": False})

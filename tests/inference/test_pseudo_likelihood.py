@@ -102,7 +102,7 @@ def test_log_likelihoods_as_transformers(both: Both) -> None:
 
 @pytest.mark.long
 @of_all_families("bert")
-def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
+def test_neither_batches_nor_neighbors_change_a_score(both: Both) -> None:
     texts = [TEXTS[0], "The cat " * 9]
     alone = [score_texts(both.ours, both.tokenizer, [text], "pll").totals[0] for text in texts]
     reported: list[tuple[int, int]] = []

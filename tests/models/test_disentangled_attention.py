@@ -162,8 +162,8 @@ def dense(x: np.ndarray, layer: Params) -> np.ndarray:
 
 
 def normed(x: np.ndarray, norm: Params) -> np.ndarray:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-7) * norm["scale"] + norm["bias"]
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-7) * norm["scale"] + norm["bias"]
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -278,7 +278,7 @@ def test_padding_is_zero_where_it_is_embedded_and_convolved(batch: dict[str, jax
 
 
 @pytest.mark.long
-def test_the_decoder_reads_positions_and_neighbours_but_no_other_query(batch: dict[str, jax.Array]) -> None:
+def test_the_decoder_reads_positions_and_neighbors_but_no_other_query(batch: dict[str, jax.Array]) -> None:
     params = drawn(CONFIG)
     model: Model = bind(CONFIG, ("mlm",), params)
     inputs = batch["segment_ids"][:1], batch["position_ids"][:1]
@@ -298,7 +298,7 @@ def test_the_decoder_reads_positions_and_neighbours_but_no_other_query(batch: di
 
 
 @pytest.mark.long
-def test_unrolled_and_rematerialised_are_the_same(batch: dict[str, jax.Array]) -> None:
+def test_unrolled_and_rematerialized_are_the_same(batch: dict[str, jax.Array]) -> None:
     params = drawn(CONFIG)
 
     def gradient(config: EncoderConfig) -> Params:

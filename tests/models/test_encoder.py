@@ -114,7 +114,7 @@ def test_a_packed_row_equals_each_example_alone(encode: Callable, small_params: 
     np.testing.assert_allclose(hidden[0, :9], single[0, :9], atol=2e-6)
     np.testing.assert_allclose(hidden[0, 9:20], single[1, :11], atol=2e-6)
     np.testing.assert_allclose(pooled[0], single_pooled[:, 0], atol=2e-6)
-    # and the second example does depend on its positions and neighbours
+    # and the second example does depend on its positions and neighbors
     crossed = {**packed, "segment_ids": np.minimum(packed["segment_ids"], 1)}
     assert np.abs(encode(small_params, crossed, jnp.asarray([[0, 9]]))[0][0, :20] - hidden[0, :20]).max() > 1e-2
 
@@ -130,7 +130,7 @@ def test_an_unrolled_scan_is_the_same_network(
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [pytest.param("full", marks=pytest.mark.weekly), "dots"])
-def test_rematerialisation_changes_nothing(
+def test_rematerialization_changes_nothing(
     gradient_of: Callable, small_params: Params, batch: dict, plain: tuple, policy: str
 ) -> None:
     value, gradient = gradient_of(remat=policy)(small_params, batch)
@@ -138,7 +138,7 @@ def test_rematerialisation_changes_nothing(
     assert_trees_close(gradient, plain[1], rtol=1e-4, atol=1e-7)
 
 
-def test_rematerialisation_saves_less(small: EncoderConfig, small_params: Params, batch: dict) -> None:
+def test_rematerialization_saves_less(small: EncoderConfig, small_params: Params, batch: dict) -> None:
     """The policies differ in the residuals that the backward pass receives."""
 
     def saved(policy: str) -> int:
@@ -156,7 +156,7 @@ def test_rematerialisation_saves_less(small: EncoderConfig, small_params: Params
     assert full < dots < none
 
 
-def test_rematerialised_layers_keep_what_fused_attention_returned(
+def test_rematerialized_layers_keep_what_fused_attention_returned(
     small: EncoderConfig, small_params: Params, batch: dict
 ) -> None:
     def kernels(policy: str) -> int:

@@ -78,7 +78,7 @@ def test_dropout_zeroes_its_share_and_scales_the_rest(shape: tuple[int, int], ra
     values = np.unique(dropped[dropped != 0])
     np.testing.assert_allclose(values, [1 / (1 - rate)], rtol=1e-4)
     assert abs(dropped.mean() - 1.0) < 4 * deviation / (1 - rate)  # unbiased
-    for axis in (0, 1):  # no row and no column is dropped as a whole, nor neighbours together
+    for axis in (0, 1):  # no row and no column is dropped as a whole, nor neighbors together
         assert np.abs((dropped == 0).mean(axis) - rate).max() < 8 * math.sqrt(rate * (1 - rate) / shape[axis])
     pairs = (dropped[:, :-1] == 0) & (dropped[:, 1:] == 0)
     assert abs(pairs.mean() - rate**2) < 10 * deviation

@@ -131,7 +131,7 @@ def test_blocks_of_other_segments_are_not_read(window: int, causal: bool) -> Non
 
 
 def test_masks_drop_their_share_and_differ() -> None:
-    """By row, column, head and sequence; pairs of neighbours are dropped as often as independent ones."""
+    """By row, column, head and sequence; pairs of neighbors are dropped as often as independent ones."""
     keep = np.asarray(keep_mask(AttentionContext(IDS)))
     bound = 5 * math.sqrt(RATE * (1 - RATE) / keep.size)
     assert abs(1 - keep.mean() - RATE) <= bound

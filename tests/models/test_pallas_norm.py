@@ -37,7 +37,7 @@ def inputs(shape: tuple[int, ...]) -> list[jax.Array]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("present", "centred"), [((True, True, True), True), ((False, True, False), False)])
+@pytest.mark.parametrize(("present", "centered"), [((True, True, True), True), ((False, True, False), False)])
 @pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize(
     ("shape", "rate"),
@@ -49,7 +49,7 @@ def inputs(shape: tuple[int, ...]) -> list[jax.Array]:
     ],
 )
 def test_it_is_the_plain_form(
-    shape: tuple[int, ...], rate: float, keeps: bool, present: tuple[bool, ...], centred: bool, monkeypatch: Any
+    shape: tuple[int, ...], rate: float, keeps: bool, present: tuple[bool, ...], centered: bool, monkeypatch: Any
 ) -> None:
     """Also where tokens are not a multiple of a block, and a program has several blocks."""
     monkeypatch.setattr(norm, "_PROGRAMS", 3)
@@ -58,10 +58,10 @@ def test_it_is_the_plain_form(
 
     def plain(x: jax.Array, residual: jax.Array, vectors: list[Any]) -> tuple[jax.Array, ...]:
         total = residual + dropout(x if vectors[0] is None else x + vectors[0][None, None], rate, KEY)
-        return (normalize(total, vectors[1], vectors[2], centred, 1e-12, jnp.float32), total)[: 1 + keeps]
+        return (normalize(total, vectors[1], vectors[2], centered, 1e-12, jnp.float32), total)[: 1 + keeps]
 
     def ours(x: jax.Array, residual: jax.Array, vectors: list[Any]) -> tuple[jax.Array, ...]:
-        return add_and_normalize(x, residual, NormWeights(*vectors), rate, KEY, centred, 1e-12, keeps)
+        return add_and_normalize(x, residual, NormWeights(*vectors), rate, KEY, centered, 1e-12, keeps)
 
     def results(function: Any) -> list[Any]:
         def loss(*arguments: Any) -> tuple[jax.Array, Any]:

@@ -204,7 +204,7 @@ def gradient_of(config: EncoderConfig, batch: Batch, permutation: dict) -> Calla
 
 
 @pytest.mark.long
-def test_scans_and_rematerialisation_change_nothing(params: Params) -> None:
+def test_scans_and_rematerialization_change_nothing(params: Params) -> None:
     batch = make_batch()
     permutation = order() | {
         "memory": jnp.asarray(np.random.default_rng(5).standard_normal((3, B, 4, 12)), jnp.float32)

@@ -1,4 +1,4 @@
-"""Shared by the tests of permutation language modelling: a small XLNet, rows of form segments, loss and gradient."""
+"""Shared by the tests of permutation language modeling: a small XLNet, rows of form segments, loss and gradient."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_random_tokens_come_from_the_whole_true_vocabulary(
 
 
 def test_the_mask_of_an_example_does_not_know_its_row(mask_batch: MaskBatch, pack: Callable, example: Callable) -> None:
-    """Alone, packed with others, in another row, after other neighbours: the same mask."""
+    """Alone, packed with others, in another row, after other neighbors: the same mask."""
     rng = np.random.default_rng(3)
     texts = [example(rng, int(n)) for n in (20, 33, 41, 12, 57, 30)]
 

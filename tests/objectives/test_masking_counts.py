@@ -277,7 +277,7 @@ def mask_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "unit", [pytest.param(unit, marks=[] if unit == "token" else pytest.mark.weekly) for unit in MASK_UNITS]
 )
-def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
+def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbors(
     twins: Vocabulary, pack: Callable, example: Callable, unit: str
 ) -> None:
     """Every example has a separate budget, and its mask depends neither on its row nor on its position in it."""

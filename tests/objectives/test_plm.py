@@ -1,4 +1,4 @@
-"""Permutation language modelling: the loss of transformers, answers that no query sees, a memory of earlier rows."""
+"""Permutation language modeling: the loss of transformers, answers that no query sees, a memory of earlier rows."""
 
 from __future__ import annotations
 

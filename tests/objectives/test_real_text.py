@@ -121,7 +121,7 @@ def test_as_many_are_chosen_as_the_rule_says(hidden: tuple) -> None:
 
 
 def test_replaced_in_the_right_shares(hidden: tuple) -> None:
-    """One decision per token, or one per run of neighbours, which then counts once."""
+    """One decision per token, or one per run of neighbors, which then counts once."""
     config, out, vocabulary = hidden
     chosen, input_ids, original = chosen_of(out), out["input_ids"], out["original_ids"]
     if config.replacement_unit == "span":

@@ -1,4 +1,4 @@
-"""SpanBERT's span-boundary objective: its targets, their neighbours, its sums, and texts without targets."""
+"""SpanBERT's span-boundary objective: its targets, their neighbors, its sums, and texts without targets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def batch(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.long
-def test_spans_are_predicted_from_their_neighbours(corrupt: Callable, batch: dict) -> None:
+def test_spans_are_predicted_from_their_neighbors(corrupt: Callable, batch: dict) -> None:
     share = 0
     for cursor in range(12):
         hidden = jax.device_get(corrupt(batch, jax.random.key(0), np.int32(cursor)))

@@ -76,7 +76,7 @@ def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = []
     for seed, name in enumerate(["mlm-0", "mlm-1", "rtd-0"]):
         settings = config(seed=seed, objective__name=name[:3])
-        facts |= {"objective": f"{name} (generator: masked language modelling)", "parameters": {"model": 10**8}}
+        facts |= {"objective": f"{name} (generator: masked language modeling)", "parameters": {"model": 10**8}}
         lines = [line | {f"eval/{other}_loss": 0.5 for other in ("next_sentence", "rtd")} for line in usual_lines()]
         workdir = write_workdir(folder / f"learning_rate=1e-5,batch_size=16,{name}", lines, [facts], settings)
         (workdir / "probe.json").write_text(json.dumps({"scores": {"tags": 0.4 + seed / 10}}))
@@ -212,7 +212,7 @@ def test_a_running_page_reloads_only_on_request(tab: Any, report: Path) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_lines_have_eight_colours(tab: Any, report: Path, dark: bool) -> None:
+def test_lines_have_eight_colors(tab: Any, report: Path, dark: bool) -> None:
     tab.media(dark=dark)
     tab.open(report, 1200)
     styles = tab.run(

@@ -1,4 +1,4 @@
-"""Probes of a model: probabilities for every kind of attention, and nearest neighbours."""
+"""Probes of a model: probabilities for every kind of attention, and nearest neighbors."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ def test_a_long_sentence_is_cut_and_one_that_is_too_long_for_the_model_is_not_sh
     assert probe_attention(short, Words(), " ".join(["cats"] * 40))[0] == "note"
 
 
-def test_neighbours_are_the_nearest_by_cosine() -> None:
+def test_neighbors_are_the_nearest_by_cosine() -> None:
     table = np.random.default_rng(0).normal(size=(len(VOCABULARY), 4)).astype(np.float32)
     table[6] = 3 * table[5]  # dogs and cats point in one direction
     table[7] = -table[5]
-    table[2] = table[5]  # a special token must not be a neighbour
+    table[2] = table[5]  # a special token must not be a neighbor
     counts = np.array([0, 0, 9, 9, 9, 5, 7, 1, 50, 60, 3])
     result = probe_neighbors(table, Words(), ("cats", "cats of", "zebra"), counts)
     assert result[0][1]["token"] == "cats" and result[0][1]["near"][0] == ["dogs", 1.0]

@@ -49,7 +49,7 @@ def test_settings_of_jax_that_change_weights_get_their_defaults(caplog: pytest.L
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
-def test_layers_are_unrolled_unless_rematerialised_or_configured(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+def test_layers_are_unrolled_unless_rematerialized_or_configured(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     monkeypatch.setattr(platform, "target_platform", lambda: target)
     unrolled = []
     for values in ({}, {"model.remat": "dots"}, {"model.unroll": 2}):

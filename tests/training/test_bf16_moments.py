@@ -41,12 +41,12 @@ def draw(value: float, count: int = 1 << 16) -> np.ndarray:
 
 
 @pytest.mark.parametrize("value", [1.0 + 2**-9, 1.0 + 2**-16, -3.1415927, 1e-12, 2.0 - 2**-14])
-def test_it_is_one_of_two_neighbours_and_right_on_average(value: float) -> None:
+def test_it_is_one_of_two_neighbors_and_right_on_average(value: float) -> None:
     cut = np.float32(value).view(np.uint32) & np.uint32(0xFFFF0000)
-    neighbours = {float(bits.view(np.float32)) for bits in (cut, cut + np.uint32(0x10000))}
+    neighbors = {float(bits.view(np.float32)) for bits in (cut, cut + np.uint32(0x10000))}
     result = draw(value)
-    assert set(result.tolist()) == neighbours
-    gap = max(neighbours) - min(neighbours)
+    assert set(result.tolist()) == neighbors
+    gap = max(neighbors) - min(neighbors)
     assert abs(result.mean(dtype=np.float64) - np.float32(value)) < 4 * gap / 2 / len(result) ** 0.5
 
 

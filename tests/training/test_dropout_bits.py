@@ -58,19 +58,19 @@ def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
 
 
 def test_hashed_bits_look_random() -> None:
-    """Rates, and correlations of neighbours in a mask, of masks of neighbouring keys, and of derived keys."""
+    """Rates, and correlations of neighbors in a mask, of masks of neighboring keys, and of derived keys."""
     keys = [purpose_key(seed, "dropout", "hash") for seed in range(2)]
     keys += [jax.random.fold_in(keys[0], number) for number in range(2)] + list(jax.random.split(keys[1], 2))
     shape, rate = (64, 128, 64), 0.1
     keep = np.stack([np.asarray(keep_mask(key, rate, shape)[0]) for key in keys]).astype(np.float64)
     spread = np.sqrt(rate * (1 - rate) / keep[0].size)
     assert np.abs(keep.mean((1, 2, 3)) - (1 - rate)).max() < 5 * spread
-    centred = (keep - keep.mean((1, 2, 3), keepdims=True)) / np.sqrt(rate * (1 - rate))
+    centered = (keep - keep.mean((1, 2, 3), keepdims=True)) / np.sqrt(rate * (1 - rate))
     limit = 5 / np.sqrt(keep[0].size)
     for axis in range(1, 4):
         for distance in (1, 2, 32):
-            assert np.abs((centred * np.roll(centred, distance, axis)).mean((1, 2, 3))).max() < limit
-    between = np.corrcoef(centred.reshape(len(keys), -1)) - np.eye(len(keys))
+            assert np.abs((centered * np.roll(centered, distance, axis)).mean((1, 2, 3))).max() < limit
+    between = np.corrcoef(centered.reshape(len(keys), -1)) - np.eye(len(keys))
     assert np.abs(between).max() < limit
 
 

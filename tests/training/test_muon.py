@@ -39,7 +39,7 @@ def _of(decayed: dict[str, bool]) -> Callable[[Params], Params]:
     return lambda tree: {path: decayed[path] if hasattr(leaf, "shape") else leaf for path, leaf in tree.items()}
 
 
-def test_every_matrix_of_a_stack_is_orthogonalised_by_itself() -> None:
+def test_every_matrix_of_a_stack_is_orthogonalized_by_itself() -> None:
     config = Optimizer(name="muon", bias_correction=True, weight_decay=0.3, clip_norm=0.0)
     assert_same(trained(config), reference(config))
 

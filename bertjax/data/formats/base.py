@@ -62,7 +62,7 @@ class ExampleFormat(abc.ABC):
 
     @abc.abstractmethod
     def num_sequences(self, epoch: int) -> int:
-        """Returns the sequences of an epoch; epochs equal modulo `num_draws` have the same, in another order."""
+        """Returns the sequences of an epoch; epochs equal modulo `period` have the same, in another order."""
 
     @abc.abstractmethod
     def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
@@ -73,7 +73,7 @@ class ExampleFormat(abc.ABC):
         return
 
     @property
-    def num_draws(self) -> int:
+    def period(self) -> int:
         """Epochs after which the same examples occur again."""
         return self.settings.dupe_factor
 
@@ -136,14 +136,14 @@ class EpochPlanCache(Generic[Key, Value]):
         """Returns the value of a key, and makes it if needed."""
         future, is_new = self._claim(key)
         if is_new:
-            self._fulfil(key, future)
+            self._fulfill(key, future)
         return future.result()
 
     def start(self, key: Key) -> None:
         """Makes a value in a background thread, unless it exists or is being made."""
         future, is_new = self._claim(key)
         if is_new:
-            threading.Thread(target=self._fulfil, args=(key, future), daemon=True, name="epoch plan").start()
+            threading.Thread(target=self._fulfill, args=(key, future), daemon=True, name="epoch plan").start()
 
     def _claim(self, key: Key) -> tuple[Future[Value], bool]:
         with self._lock:
@@ -156,7 +156,7 @@ class EpochPlanCache(Generic[Key, Value]):
                 self._futures.popitem(last=False)
             return future, is_new
 
-    def _fulfil(self, key: Key, future: Future[Value]) -> None:
+    def _fulfill(self, key: Key, future: Future[Value]) -> None:
         try:
             make = self._make()
             if make is None:

@@ -55,7 +55,7 @@ class ContiguousFormat(PackableFormat):
         return self.examples(epoch, self._orders.get(epoch)[indices])
 
     @property
-    def num_draws(self) -> int:
+    def period(self) -> int:
         return 1
 
     def examples(self, epoch: int, numbers: IntArray, counts: IntArray | None = None) -> dict[str, np.ndarray]:

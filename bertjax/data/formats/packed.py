@@ -31,15 +31,15 @@ class PackedFormat(ExampleFormat):
         self._plans: EpochPlanCache[int, PackPlan] = EpochPlanCache(self._plan)
 
     def num_sequences(self, epoch: int) -> int:
-        draw = epoch % self.num_draws
+        draw = epoch % self.period
         with self._lock:
             if draw not in self._counts:
                 self._counts[draw] = count_packed_sequences(self.unpacked.lengths(draw), **self._limits)
             return self._counts[draw]
 
     @property
-    def num_draws(self) -> int:
-        return self.unpacked.num_draws
+    def period(self) -> int:
+        return self.unpacked.period
 
     def plan_ahead(self, epoch: int) -> None:
         self._plans.start(epoch)

@@ -35,7 +35,7 @@ def squad_scores(
         predicted: predicted answers; "" stands for no answer.
         no_answer_scores: probabilities of no answer, or differences of scores.
         threshold: "" replaces an answer whose score of no answer is above it; None: never.
-        version: "1.1" or "2.0". They differ for texts that are empty after normalisation ("the"): in 1.1 their F1 is
+        version: "1.1" or "2.0". They differ for texts that are empty after normalization ("the"): in 1.1 their F1 is
             0, in 2.0 they equal no answer, and such gold answers are ignored.
 
     Returns:

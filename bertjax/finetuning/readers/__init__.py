@@ -1,1 +1,1 @@
-"""Readers of labelled data: every format becomes the examples of a task."""
+"""Readers of labeled data: every format becomes the examples of a task."""

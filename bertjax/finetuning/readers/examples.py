@@ -16,13 +16,13 @@ class ReadRequest(NamedTuple):
     Attributes:
         config: Settings of the task: columns, tags, answers.
         sources: Where the examples are.
-        labelled: Whether to read labels.
+        labeled: Whether to read labels.
         errors: `data.encoding_errors`: "strict", or "replace" for invalid UTF-8.
     """
 
     config: TaskConfig
     sources: Sequence[Source]
-    labelled: bool = True
+    labeled: bool = True
     errors: str = "strict"
 
 

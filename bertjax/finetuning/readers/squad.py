@@ -43,12 +43,12 @@ def read_questions(request: ReadRequest) -> QaExamples:
         UserError: a question cannot be read, and `task.qa.skip_invalid` is not set; names file and question.
     """
     config = request.config
-    examples = QaExamples([], [], [], [] if request.labelled else None, [], [])
+    examples = QaExamples([], [], [], [] if request.labeled else None, [], [])
     index: dict[str, int] = {}
     invalid: list[str] = []
     for source in request.sources:
         questions = _squad_questions if source.kind == "squad" else _record_questions
-        for location, read in questions(source, request.labelled, request.errors):
+        for location, read in questions(source, request.labeled, request.errors):
             try:
                 question = read()
                 _require_answer(config, question, location)
@@ -101,21 +101,21 @@ def read_answers(value: Any, where: str) -> GoldAnswers:
     return GoldAnswers(tuple(texts), tuple(start if type(start) is int else UNKNOWN_START for start in starts))
 
 
-def _squad_questions(source: Source, labelled: bool, errors: str) -> _Questions:
+def _squad_questions(source: Source, labeled: bool, errors: str) -> _Questions:
     for path in source_files(source):
         number = 0
         for paragraph in _paragraphs(_read_json(path, errors), path):
             for entry in _get_list(paragraph, "qas", f"{path}: question {number + 1}"):
                 number += 1
                 where = f"{path}: question {number}"
-                yield where, functools.partial(_squad_question, paragraph, entry, where, labelled, errors)
+                yield where, functools.partial(_squad_question, paragraph, entry, where, labeled, errors)
 
 
-def _squad_question(paragraph: Any, entry: Any, where: str, labelled: bool, errors: str) -> _Question:
+def _squad_question(paragraph: Any, entry: Any, where: str, labeled: bool, errors: str) -> _Question:
     context = require_text(_get(paragraph, "context", where), "context", where, errors)
     name, question = (require_text(_get(entry, key, where), key, where, errors) for key in ("id", "question"))
     answers = None
-    if labelled:
+    if labeled:
         is_impossible = entry.get("is_impossible") is True
         answers = read_answers([] if is_impossible else _get(entry, "answers", where), f"{where} ({name!r})")
     return _Question(name, question, context, answers)
@@ -154,8 +154,8 @@ def _get_list(record: Any, key: str, where: str) -> list[Any]:
     return value
 
 
-def _record_questions(source: Source, labelled: bool, errors: str) -> _Questions:
-    columns = [("task.train", name) for name in (*_COLUMNS, *["answers"] * labelled)]
+def _record_questions(source: Source, labeled: bool, errors: str) -> _Questions:
+    columns = [("task.train", name) for name in (*_COLUMNS, *["answers"] * labeled)]
     for where, values in read_rows(source, columns, errors=errors):
         yield where, functools.partial(_record_question, values, where, errors)
 

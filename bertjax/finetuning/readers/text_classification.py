@@ -22,10 +22,10 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
         request: settings and sources.
         label: returns a label from (settings, value, location); by default the name of a class.
     """
-    config, sources, labelled, errors = request
+    config, sources, labeled, errors = request
     text_column, label_column = config.column_names
     names = {"text_column": text_column, "pair_column": config.pair_column}
-    names |= {"id_column": config.id_column, "label_column": label_column if labelled else None}
+    names |= {"id_column": config.id_column, "label_column": label_column if labeled else None}
     columns = [(f"task.{key}", name) for key, name in names.items() if name is not None]
     values: dict[str, list[Any]] = {key: [] for key, _ in columns}
     locations: list[str] = []
@@ -44,11 +44,11 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
     ids = [str(value) for value in values.get("task.id_column", range(len(locations)))]
     require_distinct(ids, locations)
     examples = TextExamples(texts, pairs, None, None, ids, locations)
-    labels = zip(values.get("task.label_column", ()), locations, strict=labelled)
-    if labelled and (config.spec.has_classes or config.spec.has_targets):
+    labels = zip(values.get("task.label_column", ()), locations, strict=labeled)
+    if labeled and (config.spec.has_classes or config.spec.has_targets):
         read_label = label or class_label
         examples.labels = [read_label(config, value, where) for value, where in labels]
-    elif labelled:
+    elif labeled:
         examples.scores = [score_number(value, where) for value, where in labels]
     empty = sum(not text.strip() for text in [*texts, *(pairs or [])])
     if empty:

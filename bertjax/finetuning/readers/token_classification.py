@@ -28,7 +28,7 @@ _Sentence = tuple[str, list[str], list[str] | None, str | None]
 def read_words(request: ReadRequest) -> WordExamples:
     """Reads all sentences of conll files or of records, in order; a CoNLL sentence is located by its first line."""
     config = request.config
-    examples = WordExamples([], [] if request.labelled else None, [], [])
+    examples = WordExamples([], [] if request.labeled else None, [], [])
     for source in request.sources:
         read = _read_conll if source.kind == "conll" else _read_records
         for location, words, tags, name in read(request, source, examples.notes):
@@ -65,7 +65,7 @@ def _read_conll_file(request: ReadRequest, path: str, notes: list[str]) -> Itera
         fields, where = _split_fields(line), f"{path}:{number}"
         if columns is None or not fields or fields[0] == _DOCUMENT:
             if words:
-                yield first, words, tags if request.labelled else None, None
+                yield first, words, tags if request.labeled else None, None
             words, tags = [], []
         elif columns.is_comment(line, fields, begins=not words):
             comments += 1
@@ -74,10 +74,10 @@ def _read_conll_file(request: ReadRequest, path: str, notes: list[str]) -> Itera
         elif not (columns.have_ids and _NO_WORD.fullmatch(fields[0])):
             first = first if words else where
             words.append(fields[columns.word])
-            if request.labelled:
+            if request.labeled:
                 tags.append(class_label(request.config, fields[columns.tag], where))
     if words:
-        yield first, words, tags if request.labelled else None, None
+        yield first, words, tags if request.labeled else None, None
     if comments and columns is not None and not columns.have_ids:
         notes.append(f"{path}: {comments:,} lines that begin with # are comments")
 
@@ -134,7 +134,7 @@ def _find_columns(request: ReadRequest, line: str, where: str) -> _Columns:
     defaults = ("1", "3") if has_ids and len(fields) == _CONLLU_COLUMNS else ("0", "-1")
     word = find_column(config.text_column or defaults[0], header, "task.text_column", where)
     tag = -1
-    if request.labelled:
+    if request.labeled:
         tag = find_column(config.label_column or defaults[1], header, "task.label_column", where)
         if word == tag:
             raise UserError(
@@ -144,14 +144,14 @@ def _find_columns(request: ReadRequest, line: str, where: str) -> _Columns:
 
 
 def _read_records(request: ReadRequest, source: Source, _notes: list[str]) -> Iterator[_Sentence]:
-    config, _, labelled, errors = request
+    config, _, labeled, errors = request
     columns = [("task.text_column", config.text_column or "tokens")]
     columns += [("task.id_column", config.id_column)] if config.id_column is not None else []
-    columns += [("task.label_column", config.label_column or "tags")] if labelled else []
+    columns += [("task.label_column", config.label_column or "tags")] if labeled else []
     for where, values in read_rows(source, columns, errors=errors):
         words = _texts(values[0], columns[0][1], where, errors)
         name = str(values[1]) if config.id_column is not None else None
-        labels = _require_list(values[-1], columns[-1][1], where) if labelled else None
+        labels = _require_list(values[-1], columns[-1][1], where) if labeled else None
         tags = None if labels is None else [class_label(config, each, where) for each in labels]
         if tags is not None and len(tags) != len(words):
             raise UserError(f"{where}: {len(words)} words, but {len(tags)} tags; every word needs one")

@@ -177,7 +177,7 @@ BART = EncoderDecoderFamily(
     parse=lambda values, where: parse_towers(values, FIELDS, _BART, where),
     render=lambda config: _render_towers(config, FIELDS),
     make_keymap=make_keymap,
-    inert_keys=_INERT,
+    ignored_keys=_INERT,
     objective="infilling",
 )
 MARIAN = EncoderDecoderFamily(
@@ -186,7 +186,7 @@ MARIAN = EncoderDecoderFamily(
     parse=_parse_marian,
     render=_render_marian,
     make_keymap=make_keymap,
-    inert_keys=_INERT,
+    ignored_keys=_INERT,
 )
 MBART = dataclasses.replace(
     BART,

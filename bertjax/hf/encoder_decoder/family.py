@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.hf.export_plan import differing_fields
 from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.family import INERT_KEYS, axis_sizes
+from bertjax.hf.keymaps.family import IGNORED_KEYS, axis_sizes
 from bertjax.models.encoder_decoder import DECODER_HEADS
 
 Values = dict[str, Any]
@@ -28,7 +28,7 @@ TOKEN_IDS = (
 )
 """Keys of config.json that say which tokens a generated text begins and ends with."""
 _INERT = {
-    *INERT_KEYS,
+    *IGNORED_KEYS,
     *GenerationConfig.names(),
     "id2label",
     "num_labels",
@@ -49,7 +49,7 @@ class EncoderDecoderFamily:
         parse: config.json -> the model; raises `UserError` for what is not supported.
         render: the model -> config.json, without token ids and names of classes.
         make_keymap: returns the names of the parameters of a config.
-        inert_keys: keys that change nothing, separated by spaces.
+        ignored_keys: keys that change nothing, separated by spaces.
         counts_padding: True where positions count padding as well.
         stores_computed: True where files of the class hold the computed tensors of the keymap.
         objective: objective that its published models were pretrained with; "": none that bertjax has.
@@ -60,7 +60,7 @@ class EncoderDecoderFamily:
     parse: Callable[[JsonKeys, str], EncoderDecoderConfig]
     render: Callable[[EncoderDecoderConfig], Values]
     make_keymap: Callable[[EncoderDecoderConfig], KeyMap]
-    inert_keys: str = ""
+    ignored_keys: str = ""
     counts_padding: bool = True
     stores_computed: bool = False
     objective: str = ""
@@ -77,7 +77,7 @@ class EncoderDecoderFamily:
         except UserError as error:
             text = str(error)
             raise error if text.startswith(where) else UserError(f"{where}: {text}") from None
-        known.warn_of_unread(where, {*_INERT, *self.inert_keys.split()})
+        known.warn_of_unread(where, {*_INERT, *self.ignored_keys.split()})
         start = values.get("decoder_start_token_id")
         return dataclasses.replace(config, family=self.name, decoder_start_token_id=start)
 

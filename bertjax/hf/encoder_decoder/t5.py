@@ -139,7 +139,7 @@ T5 = EncoderDecoderFamily(
     parse=_parse,
     render=_render,
     make_keymap=make_keymap,
-    inert_keys="classifier_dropout initializer_factor n_positions output_past dense_act_fn is_gated_act",
+    ignored_keys="classifier_dropout initializer_factor n_positions output_past dense_act_fn is_gated_act",
     objective="span_corruption",
 )
 MT5 = dataclasses.replace(

@@ -112,6 +112,6 @@ TWO_TOWERS = EncoderDecoderFamily(
     parse=_parse,
     render=_render,
     make_keymap=make_keymap,
-    inert_keys="decoder encoder label2id tie_encoder_decoder vocab_size",
+    ignored_keys="decoder encoder label2id tie_encoder_decoder vocab_size",
     counts_padding=False,
 )

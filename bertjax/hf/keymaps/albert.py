@@ -97,6 +97,6 @@ FAMILY = Family(
     constants={"tie_word_embeddings": True},
     refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
     # Of Google's files; nothing reads them.
-    inert_keys="down_scale_factor gap_size net_structure_type num_memory_blocks",
+    ignored_keys="down_scale_factor gap_size net_structure_type num_memory_blocks",
     prefix="albert.",
 )

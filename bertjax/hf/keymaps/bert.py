@@ -57,7 +57,7 @@ FAMILY = Family(
     constants=names.BERT_CONSTANTS,
     refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
     # Of the multilingual files; nothing reads them.
-    inert_keys="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
+    ignored_keys="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
     "pooler_type",
     prefix="bert.",
 )

@@ -43,7 +43,7 @@ STRUCTURE: dict[str, Any] = {
 }
 CONSTANTS: dict[str, Any] = {"pooler_dropout": 0.0, "legacy": True, "tie_word_embeddings": True}
 TRAINING_ONLY: Refusals = (("pooler_dropout", (0,), "there is no dropout before the classifier's dense layer"),)
-INERT_KEYS = "legacy"
+IGNORED_KEYS = "legacy"
 SIDECAR_PATHS = (r"decoder_positions/.*", r"rtd_head/.*", r"span_head/.*", r"pair_head/.*", r"pooler/.*")
 _TERMS = ("c2p", "p2c")
 _FLAGS: Fields = {
@@ -128,7 +128,7 @@ def _embedding_entries(config: EncoderConfig) -> tuple[Entry, ...]:
 
 
 def parse_shared(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-    """Returns the fields that both versions have under the same keys. Args: as of `Family.parse_rest`."""
+    """Returns the fields that both versions have under the same keys. Args: as of `Family.extra_fields`."""
     width = fields["hidden_size"]
     refuse(values, where, "pooler_hidden_size", (width,), "the pooler is as wide as the encoder")
     flags = parse_fields(values, {**_FLAGS, "embedding_size": ("width", width, int)}, where)
@@ -178,9 +178,9 @@ FAMILY = Family(
     constants=CONSTANTS,
     refused=(*ENCODER_ONLY, ("talking_head", (False, None), "heads are not mixed")),
     training_only=TRAINING_ONLY,
-    inert_keys=INERT_KEYS,
-    parse_rest=parse_shared,
-    render_rest=render_shared,
+    ignored_keys=IGNORED_KEYS,
+    extra_fields=parse_shared,
+    extra_keys=render_shared,
     prefix="deberta.",
     sidecar_paths=SIDECAR_PATHS,
 )

@@ -80,7 +80,7 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
     table = parse_fields(values, _RELATIVE, where)
     relative, normed = rest["attention_position"] == "disentangled", "layer_norm" in table["norm"].lower()
     if normed and not relative:
-        raise UserError(f"{where}: norm_rel_ebd needs relative_attention = true, which has the table to normalise")
+        raise UserError(f"{where}: norm_rel_ebd needs relative_attention = true, which has the table to normalize")
     buckets = max(0, table["buckets"]) if relative else 0
     return {**rest, "position_buckets": buckets, "norm_relative_embeddings": normed}
 
@@ -107,9 +107,9 @@ FAMILY = Family(
     constants=deberta.CONSTANTS,
     refused=(*ENCODER_ONLY, ("conv_groups", (1, None), "the convolution has one group")),
     training_only=deberta.TRAINING_ONLY,
-    inert_keys=deberta.INERT_KEYS,
-    parse_rest=_parse_rest,
-    render_rest=_render_rest,
+    ignored_keys=deberta.IGNORED_KEYS,
+    extra_fields=_parse_rest,
+    extra_keys=_render_rest,
     prefix="deberta.",
     sidecar_paths=deberta.SIDECAR_PATHS,
 )

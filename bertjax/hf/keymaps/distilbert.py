@@ -1,7 +1,7 @@
 """DistilBERT under Hugging Face's names (transformers: models/distilbert/modeling_distilbert.py).
 
 It has no token types, no pooler and no dropout after the attention's output; the epsilon of its norms is not in its
-config.json. `sinusoidal_pos_embds` only says how the position table was initialised: the file holds it as any other.
+config.json. `sinusoidal_pos_embds` only says how the position table was initialized: the file holds it as any other.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ FAMILY = Family(
     constants={"sinusoidal_pos_embds": False, "tie_word_embeddings": True},
     refused=ENCODER_ONLY,
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
-    inert_keys="sinusoidal_pos_embds tie_weights_ qa_dropout seq_classif_dropout",
-    parse_rest=_parse_rest,
-    render_rest=_render_rest,
+    ignored_keys="sinusoidal_pos_embds tie_weights_ qa_dropout seq_classif_dropout",
+    extra_fields=_parse_rest,
+    extra_keys=_render_rest,
     prefix="distilbert.",
 )

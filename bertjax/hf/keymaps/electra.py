@@ -87,8 +87,8 @@ FAMILY = Family(
     },
     constants={**names.BERT_CONSTANTS, **_SUMMARY},
     refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
-    inert_keys=f"summary_first_dropout summary_proj_to_labels {' '.join(_SUMMARY)}",
-    parse_rest=_parse_rest,
-    render_rest=lambda config, architecture: {"embedding_size": config.embedding_dim},
+    ignored_keys=f"summary_first_dropout summary_proj_to_labels {' '.join(_SUMMARY)}",
+    extra_fields=_parse_rest,
+    extra_keys=lambda config, architecture: {"embedding_size": config.embedding_dim},
     prefix="electra.",
 )

@@ -64,7 +64,7 @@ label2id mask_token_id model_type output_attentions output_hidden_states output_
 sbert_ce_default_activation_function sentence_transformers sep_token_id task_specific_params tie_word_embeddings
 torch_dtype torchscript transformers_version unk_token_id use_cache
 """
-INERT_KEYS = frozenset(_INERT_KEYS.split())
+IGNORED_KEYS = frozenset(_INERT_KEYS.split())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,9 @@ class Family:
         refused: values that would change what is computed and are not supported.
         training_only: values that would change training alone and are not supported: a warning names them.
         aliases: other names of keys, as in `attribute_map` of the family's config class; they count before the keys.
-        inert_keys: further keys that change nothing, separated by spaces; others are named in a warning.
-        parse_rest: further fields, from (config.json, parsed fields, file to name in errors).
-        render_rest: further keys, from (config, class).
+        ignored_keys: further keys that change nothing, separated by spaces; others are named in a warning.
+        extra_fields: further fields, from (config.json, parsed fields, file to name in errors).
+        extra_keys: further keys, from (config, class).
         old_classes: classes of the authors' code -> classes of `transformers` with the same heads. A folder that names
             such code is read; the code is not run.
         prefix: what the tensor names begin with in all files except those of the bare model.
@@ -105,9 +105,9 @@ class Family:
     refused: Refusals = ()
     training_only: Refusals = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    inert_keys: str = ""
-    parse_rest: Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]] = lambda values, fields, where: {}
-    render_rest: Callable[[EncoderConfig, str], dict[str, Any]] = lambda config, architecture: {}
+    ignored_keys: str = ""
+    extra_fields: Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]] = lambda values, fields, where: {}
+    extra_keys: Callable[[EncoderConfig, str], dict[str, Any]] = lambda config, architecture: {}
     old_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefix: str = ""
     sidecar_paths: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class Family:
         if has_scores and "tie_word_embeddings" not in {**self.fields, **self.structure}:
             refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the word table")
         fields = {**self.structure, **parse_fields(values, self.fields, where)}
-        fields |= self.parse_rest(values, fields, where)
+        fields |= self.extra_fields(values, fields, where)
         if _first_architecture(values) in self.last_token_classes:
             if values.get("pad_token_id") is None:
                 raise UserError(
@@ -196,7 +196,7 @@ class Family:
             if key in values and values[key] not in allowed:
                 log.warning("%s: %s = %r is ignored: %s", where, key, values[key], reason)
         of_generation = GenerationConfig.names() if config.causal else ()
-        values.warn_of_unread(where, {*INERT_KEYS, *self.inert_keys.split(), *self.aliases, *of_generation})
+        values.warn_of_unread(where, {*IGNORED_KEYS, *self.ignored_keys.split(), *self.aliases, *of_generation})
 
     def render_config(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
         """Returns the config.json of a model of class `architecture`, at the true vocabulary size.
@@ -211,7 +211,7 @@ class Family:
             **(render_labels(config.labels) if predicted else {}),
             **self.constants,
             **render_fields(config, self.fields),
-            **self.render_rest(config, architecture),
+            **self.extra_keys(config, architecture),
         }
 
 

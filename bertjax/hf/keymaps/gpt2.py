@@ -134,10 +134,10 @@ FAMILY = Family(
         "num_hidden_layers": "n_layer",
     },
     # Scores in float32 differ in no digit; `n_ctx` repeats `n_positions`; summaries belong to GPT2DoubleHeadsModel.
-    inert_keys="n_ctx predict_special_tokens reorder_and_upcast_attn summary_activation summary_first_dropout "
+    ignored_keys="n_ctx predict_special_tokens reorder_and_upcast_attn summary_activation summary_first_dropout "
     "summary_proj_to_labels summary_type summary_use_proj",
-    parse_rest=_parse_rest,
-    render_rest=_render_rest,
+    extra_fields=_parse_rest,
+    extra_keys=_render_rest,
     prefix="transformer.",
     last_token_classes={"GPT2ForSequenceClassification": unbiased_scores},
 )

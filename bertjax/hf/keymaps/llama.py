@@ -222,9 +222,9 @@ _LLAMA = Family(
     structure=_STRUCTURE,
     constants=_CONSTANTS,
     refused=(*ENCODER_ONLY, _GLOBAL),
-    inert_keys="mask_token_id max_window_layers pretraining_tp rope_theta sliding_window use_sliding_window",
-    parse_rest=_parse_llama,
-    render_rest=_render_llama,
+    ignored_keys="mask_token_id max_window_layers pretraining_tp rope_theta sliding_window use_sliding_window",
+    extra_fields=_parse_llama,
+    extra_keys=_render_llama,
     prefix="model.",
     last_token_classes={"LlamaForSequenceClassification": unbiased_scores},
 )
@@ -234,7 +234,7 @@ def _relative(name: str, classes: str, **changes: Any) -> Family:
     """Returns a family with Llama's names."""
     architectures = {each.replace("Llama", classes): heads for each, heads in _LLAMA.architectures.items()}
     scored = {each.replace("Llama", classes): entries for each, entries in _LLAMA.last_token_classes.items()}
-    defaults: dict[str, Any] = {"parse_rest": _parse_rest, "render_rest": _render_rest, "architectures": architectures}
+    defaults: dict[str, Any] = {"extra_fields": _parse_rest, "extra_keys": _render_rest, "architectures": architectures}
     defaults["last_token_classes"] = scored
     return dataclasses.replace(_LLAMA, name=name, model_type=name, **(defaults | changes))
 
@@ -247,7 +247,7 @@ _FAMILIES = (
         "Mistral",
         fields=change_defaults(_FIELDS, intermediate_size=14336, max_position_embeddings=131072, num_key_value_heads=8),
         constants=_CONSTANTS | {"sliding_window": None},
-        parse_rest=_parse_mistral,
+        extra_fields=_parse_mistral,
     ),
     _relative(
         "qwen2",
@@ -255,7 +255,7 @@ _FAMILIES = (
         fields=_QWEN_FIELDS,
         structure=_STRUCTURE | {"attention_bias": "query_key_value"},
         refused=(*ENCODER_ONLY, *_SLIDING),
-        parse_rest=_parse_qwen,
+        extra_fields=_parse_qwen,
     ),
     _relative(
         "qwen3",
@@ -263,8 +263,8 @@ _FAMILIES = (
         fields=change_defaults(_QWEN_FIELDS, head_dim=128),
         structure=_STRUCTURE | {"qk_norm": True},
         refused=(*ENCODER_ONLY, *_SLIDING),
-        parse_rest=_parse_qwen3,
-        render_rest=lambda config, architecture: {
+        extra_fields=_parse_qwen3,
+        extra_keys=lambda config, architecture: {
             **_render_rest(config, architecture),
             "attention_bias": config.attention_bias == "all",
         },
@@ -292,8 +292,8 @@ _FAMILIES = (
         ),
         structure=_STRUCTURE | {"classifier_dense": "own", "classifier_act": "gelu", "classifier_dropout": 0.0},
         refused=(*ENCODER_ONLY, _GLOBAL, ("classifier_pooling", tuple(_POOLING), "known are bos, mean and late")),
-        parse_rest=_parse_eurobert,
-        render_rest=_render_eurobert,
+        extra_fields=_parse_eurobert,
+        extra_keys=_render_eurobert,
     ),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}

@@ -232,9 +232,9 @@ FAMILY = Family(
     ),
     training_only=(("initializer_cutoff_factor", (2.0,), "weights are drawn within two standard deviations"),),
     # `layer_norm_eps` and `position_embedding_type` are in the published files, but no code reads them.
-    inert_keys="deterministic_flash_attn global_rope_theta layer_norm_eps local_rope_theta position_embedding_type "
+    ignored_keys="deterministic_flash_attn global_rope_theta layer_norm_eps local_rope_theta position_embedding_type "
     "reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction",
-    parse_rest=_parse_rest,
-    render_rest=_render_rest,
+    extra_fields=_parse_rest,
+    extra_keys=_render_rest,
     prefix="model.",
 )

@@ -1,7 +1,7 @@
 """NeoBERT under the names of its authors (huggingface.co/chandar-lab/NeoBERT: model.py; arXiv:2502.19587).
 
 `transformers` has no class for it: their code is read from the hub with `trust_remote_code=True`, and exports name it.
-`qkv` holds query, key and value head by head; rotations turn neighbours (2i, 2i + 1), ours i and i + half of a head.
+`qkv` holds query, key and value head by head; rotations turn neighbors (2i, 2i + 1), ours i and i + half of a head.
 Two thirds of `intermediate_size`, rounded up to a multiple of 8, is the width inside the feed-forward block.
 """
 
@@ -116,9 +116,9 @@ FAMILY = Family(
     },
     refused=ENCODER_ONLY,
     # Ranges of uniform initial weights, and arguments of the authors' training script.
-    inert_keys="auto_map classifier_init_range decoder_init_range embedding_init_range encoder_init_range kwargs "
+    ignored_keys="auto_map classifier_init_range decoder_init_range embedding_init_range encoder_init_range kwargs "
     "pretrained_model_name_or_path trust_remote_code",
-    parse_rest=_parse_rest,
-    render_rest=_render_rest,
+    extra_fields=_parse_rest,
+    extra_keys=_render_rest,
     prefix="model.",
 )

@@ -98,7 +98,7 @@ FAMILY = Family(
     },
     constants=names.BERT_CONSTANTS,
     refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
-    parse_rest=_parse_rest,
-    render_rest=_render_rest,
+    extra_fields=_parse_rest,
+    extra_keys=_render_rest,
     prefix="roberta.",
 )

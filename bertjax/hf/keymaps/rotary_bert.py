@@ -177,7 +177,7 @@ def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 _ABSENT = (False, None)
 _OF_THE_AUTHORS = (
     *(("prenorm", _ABSENT, "norms follow the blocks"), ("parallel_block", _ABSENT, "blocks follow one another")),
-    *(("use_rms_norm", _ABSENT, "norms are centred"), ("causal", _ABSENT, "only encoders are supported")),
+    *(("use_rms_norm", _ABSENT, "norms are centered"), ("causal", _ABSENT, "only encoders are supported")),
     *((key, _ABSENT, "these layers have no biases") for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")),
     ("activation_function", ("swiglu",), "the blocks are gated by SiLU"),
     *((key, (0, None), "layers have no experts") for key in ("num_experts", "moe_every_n_layers")),
@@ -219,12 +219,12 @@ _FAMILIES = (
             "attn_pdrop": "attention_probs_dropout_prob",
             "rotary_emb_base": "rope_theta",
         },
-        inert_keys="auto_map embd_pdrop dense_seq_output fused_bias_fc fused_dropout_add_ln max_trained_positions "
+        ignored_keys="auto_map embd_pdrop dense_seq_output fused_bias_fc fused_dropout_add_ln max_trained_positions "
         "pad_vocab_size_multiple parallel_block_tied_norm reorder_and_upcast_attn scale_attn_by_inverse_layer_idx "
         "scale_attn_weights summary_activation summary_first_dropout summary_proj_to_labels summary_type "
         "summary_use_proj use_flash_attn use_xentropy",
-        parse_rest=functools.partial(_parse_with_types, theta=1_000.0),
-        render_rest=_render_rest,
+        extra_fields=functools.partial(_parse_with_types, theta=1_000.0),
+        extra_keys=_render_rest,
         old_classes={"NomicBertForPreTraining": "NomicBertForMaskedLM"},
         prefix="nomic_bert.",
     ),
@@ -250,8 +250,8 @@ _FAMILIES = (
         structure={**_ROTARY, **roberta.FAMILY.structure},
         constants={"tie_word_embeddings": True, "use_cache": True},
         refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
-        parse_rest=functools.partial(_parse_with_types, theta=20_000.0),
-        render_rest=_render_rest,
+        extra_fields=functools.partial(_parse_with_types, theta=20_000.0),
+        extra_keys=_render_rest,
         prefix="roberta.",
     ),
     Family(
@@ -275,8 +275,8 @@ _FAMILIES = (
         structure={**_ROTARY, "feed_forward": "glu", "feed_forward_inner_bias": False, "mlm_act": "gelu"},
         constants={"tie_word_embeddings": True},
         refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
-        parse_rest=_parse_gte,
-        render_rest=_render_rest,
+        extra_fields=_parse_gte,
+        extra_keys=_render_rest,
         prefix="gte.",
     ),
 )

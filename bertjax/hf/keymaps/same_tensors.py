@@ -98,7 +98,7 @@ _FAMILIES = (
         "ernie",
         make_keymap=_ernie_keymap,
         constants=names.BERT_CONSTANTS | {"use_task_id": False},
-        inert_keys="task_type_vocab_size use_task_id",
+        ignored_keys="task_type_vocab_size use_task_id",
     ),
     _like(
         bert,

@@ -151,8 +151,8 @@ FAMILY = Family(
         "num_hidden_layers": "n_layer",
     },
     # The memory is an argument here; the sizes of the beam belong to XLNetForQuestionAnswering.
-    inert_keys="end_n_top start_n_top untie_r use_mems_eval use_mems_train",
-    parse_rest=_parse_rest,
-    render_rest=_render_rest,
+    ignored_keys="end_n_top start_n_top untie_r use_mems_eval use_mems_train",
+    extra_fields=_parse_rest,
+    extra_keys=_render_rest,
     prefix="transformer.",
 )

@@ -65,7 +65,7 @@ class BertjaxReplacedTokenHead(nn.Module):
 
 
 class BertjaxSpanHead(nn.Module):
-    """Scores of the tokens of a span, from its outer neighbours and the position in it (SpanBERT)."""
+    """Scores of the tokens of a span, from its outer neighbors and the position in it (SpanBERT)."""
 
     def __init__(self, config: BertjaxConfig):
         super().__init__()

@@ -35,7 +35,7 @@ class NormSettings(NamedTuple):
 
     interpret: bool
     rate: float
-    centred: bool
+    centered: bool
     epsilon: float
     returns_total: bool
 
@@ -89,7 +89,7 @@ def add_and_normalize(
     weights: NormWeights,
     rate: float,
     key: Key | None,
-    centred: bool,
+    centered: bool,
     epsilon: float,
     returns_total: bool = False,
 ) -> tuple[Float[Array, "B S D"], ...]:
@@ -101,7 +101,7 @@ def add_and_normalize(
         weights: biases and scale.
         rate: as in `dropout`.
         key: key of the dropout, for `hash`; None = no dropout.
-        centred, epsilon: as in `normalize`.
+        centered, epsilon: as in `normalize`.
         returns_total: returns the sum as well.
 
     Returns:
@@ -114,7 +114,7 @@ def add_and_normalize(
         words = jax.random.key_data(key)
         words = jnp.concatenate([words, jnp.stack(shard_start(x.shape))]) if manual_batch_shard()[0] else words
     interpret = target_platform() == "cpu"
-    settings = NormSettings(interpret, 0.0 if words is None else rate, centred, epsilon, returns_total)
+    settings = NormSettings(interpret, 0.0 if words is None else rate, centered, epsilon, returns_total)
     return _add_and_normalize(settings, NormInputs((x, residual), start, words, weights))
 
 
@@ -212,7 +212,7 @@ class _Block:
 
     def standardize(self, total: Float[Array, "R C"]) -> tuple[Float[Array, "R C"], Float[Array, "R 1"]]:
         """Returns the norm without its weights, and the factor by which it multiplied."""
-        if self.settings.centred:
+        if self.settings.centered:
             total = jnp.where(self.inside, total - self.mean(total), 0.0)
         factor = jax.lax.rsqrt(self.mean(total * total) + self.settings.epsilon)
         return total * factor, factor
@@ -255,7 +255,7 @@ def _differentiate(block: Callable[[Any], _Block], repeats: int, outputs: Sequen
         normed, factor = part.standardize(total)
         inner = grad * part.vector(weights.scale)
         result = inner - normed * part.mean(inner * normed)
-        if part.settings.centred:
+        if part.settings.centered:
             result = result - part.mean(inner)
         result = sum(more, start=result * factor)
         dropped = part.drop(result)

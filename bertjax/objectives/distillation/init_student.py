@@ -1,4 +1,4 @@
-"""Initialisation of a student with layers of its teacher (DistilBERT: 0, 2, 4, 7, 9, 11 of 12).
+"""Initialization of a student with layers of its teacher (DistilBERT: 0, 2, 4, 7, 9, 11 of 12).
 
 Parameters are matched by their names with one layer each, `encoder/layers/3/attention/query/kernel`; a group of shared
 parameters belongs to all layers that use it. Hence any two encoders can be paired whose layers have the same parts.

@@ -56,7 +56,7 @@ def select_spans(
         is_threatened = first_span(jnp.where(is_span | is_open, rank, last), reach) < rank
         return is_span | (is_open & ~is_threatened), is_open & is_threatened & ~is_masked
 
-    # A loop instead of unrolled passes, which XLA would recompute for every neighbour that reads them.
+    # A loop instead of unrolled passes, which XLA would recompute for every neighbor that reads them.
     is_span, _ = jax.lax.fori_loop(0, SPAN_PASSES, settle, (jnp.zeros_like(is_word), is_word))
     when = first_span(jnp.where(is_span, rank, last), reach)
     when = jnp.where(is_word & (when == last), rank, when)

@@ -1,4 +1,4 @@
-"""Permutation language modelling with a memory of earlier sequences (XLNet, arXiv:1906.08237).
+"""Permutation language modeling with a memory of earlier sequences (XLNet, arXiv:1906.08237).
 
 A sequence is read by two streams: the content stream of its tokens, and the query stream of the M targets, which know
 their positions and the tokens before them in a random order, but not their own tokens (models/two_stream.py). Only the

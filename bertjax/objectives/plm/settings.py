@@ -1,4 +1,4 @@
-"""Settings of permutation language modelling."""
+"""Settings of permutation language modeling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PlmSettings(PairObjective, group="objective.plm"):
         mem_len: tokens of earlier sequences that every layer remembers; 0 = none.
     """
 
-    title = "permutation language modelling"
+    title = "permutation language modeling"
     example_formats = (*STREAM_FORMATS, *TEXT_FORMATS, *PAIR_FORMATS)
     loss_titles: ClassVar[dict[str, str]] = {"plm": "Tokens of a permutation", "pair": "Sentence pairs"}
     can_pack = False

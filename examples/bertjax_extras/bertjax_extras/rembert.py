@@ -63,8 +63,8 @@ FAMILY = Family(
     structure={"initializer": "normal"},
     constants={"tie_word_embeddings": False, "is_decoder": False, "add_cross_attention": False, "use_cache": True},
     refused=ENCODER_ONLY,
-    inert_keys="output_embedding_size",
+    ignored_keys="output_embedding_size",
     old_classes={"RemBertForMaskedLM": "RemBertModel"},  # without its head
-    render_rest=_render_rest,
+    extra_keys=_render_rest,
     prefix="rembert.",
 )

@@ -1,4 +1,4 @@
-"""Tables of SQLite: `sqlite:corpus.db#body` as a corpus, `sqlite:labelled.db` as labelled examples."""
+"""Tables of SQLite: `sqlite:corpus.db#body` as a corpus, `sqlite:labeled.db` as labeled examples."""
 
 from __future__ import annotations
 
