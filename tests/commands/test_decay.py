@@ -21,7 +21,7 @@ def decay(run: Path, workdir: Path, at: tuple[int, ...], steps: int, *overrides:
                  *(f"--config.{each}" for each in overrides)])  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_the_decay_of_a_run_in_phases_from_its_checkpoint_is_its_end(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

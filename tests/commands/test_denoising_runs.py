@@ -69,7 +69,7 @@ def test_span_corruption_is_resumed_evaluated_and_exported_as_t5(lab: Lab, capsy
     assert "fresh" not in capsys.readouterr().out
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_an_encoder_becomes_both_towers(lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
     start = (f"--config.init_from={finished.workdir}", f"--config.data.tokenizer={finished.workdir / 'tokenizer'}")
     settings = (*COMMON, *start, "--config.objective.name=infilling", "--config.train.num_steps=1")

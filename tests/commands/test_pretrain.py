@@ -282,7 +282,7 @@ def test_weights_come_from_an_export_or_a_work_folder(
     assert "num_layers 2 there, 3 here" in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_whole_words_static_masks_blocks_and_eight_devices(lab: Lab, tmp_path: Path) -> None:
     arguments = [
         "--config.objective.masking.mask_unit=whole_word",

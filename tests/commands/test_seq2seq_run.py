@@ -159,7 +159,7 @@ def test_transformers_generates_the_same_texts(task: Task, whole: Path, tmp_path
     assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == expected
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_trained_encoders_and_encoder_decoders_are_continued(
     task: Task, whole: Path, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

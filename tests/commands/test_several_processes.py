@@ -195,7 +195,7 @@ def test_processes_that_differ_train_nothing_and_leave_nothing(launch: Launch, t
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_a_second_run_in_a_work_directory_is_refused_while_any_process_of_the_first_lives(
     lab: Lab, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,7 +222,7 @@ SHARDED = ["--config.mesh.data=1", "--config.mesh.fsdp=-1", "--config.mesh.tenso
 SHARDED += ["--config.optimizer.ema_decay=0.9", "--config.train.microbatches=2", "--config.export.at_end=true"]
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     "kind", ["sharded", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in ("carry", "teacher"))]
 )

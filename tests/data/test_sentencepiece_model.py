@@ -127,7 +127,7 @@ def test_random_options(tmp_path: Path) -> None:
     assert sum(check_options(seed, tmp_path) for seed in range(16)) > 6
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_more_random_options(tmp_path: Path) -> None:
     assert sum(check_options(seed, tmp_path) for seed in range(100, 250)) > 75
 

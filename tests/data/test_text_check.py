@@ -14,7 +14,7 @@ from prepare_lab import prepare as prepare_texts
 
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import from_config
-from bertjax.data.corpus_report import corpus_warnings, losses
+from bertjax.data.corpus_report import corpus_warnings, dropped_document_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_backends import HuggingFaceBackend
 from bertjax.data.tokenizer_training import train_tokenizer
@@ -44,16 +44,19 @@ def test_unknown_tokens_are_counted_by_script(tmp_path: Path) -> None:
     ids = np.concatenate(tokenizer.encode_batch(parts))
     assert made.unknown == np.count_nonzero(ids == tokenizer.unk_id) == sum(made.check.unknown.values())
     assert made.check.unknown == {"hangul": 60 * 8}
-    line = losses(made, tokenizer)[-1]
+    line = dropped_document_lines(made, tokenizer)[-1]
     assert line.startswith(f"warning: 480 unknown tokens, {480 / len(ids):.2%} of all: hangul 100%, such as '")
-    assert "in parts (NFD)" in line and losses(prepare_texts(tmp_path, [], tokenizer=tokenizer), tokenizer)[-1] == line
+    assert (
+        "in parts (NFD)" in line
+        and dropped_document_lines(prepare_texts(tmp_path, [], tokenizer=tokenizer), tokenizer)[-1] == line
+    )
     composed = prepare_texts(tmp_path, texts, tokenizer=tokenizer, source_digest="composed")
-    assert (composed.unknown, losses(composed, tokenizer)) == (0, [])
+    assert (composed.unknown, dropped_document_lines(composed, tokenizer)) == (0, [])
     few = prepare_texts(tmp_path, [*texts, "Ж ☃"], tokenizer=tokenizer, source_digest="few")
-    (line,) = losses(few, tokenizer)
+    (line,) = dropped_document_lines(few, tokenizer)
     assert line.startswith("2 unknown tokens, 0.") and "cyrillic 50%, such as 'Ж'; other characters 50%" in line
     counts = few._replace(unknown=None)  # of an earlier release
-    assert "unknown tokens, 0." in losses(counts, tokenizer)[0]
+    assert "unknown tokens, 0." in dropped_document_lines(counts, tokenizer)[0]
 
 
 @pytest.mark.parametrize("model", ["wordpiece", "wordlevel"])
@@ -61,13 +64,18 @@ def test_marks_that_uncased_rules_delete_are_named(tmp_path: Path, model: str) -
     texts = written(HINDI, 40)
     for lowercase, count in ((True, 1), (False, 0)):
         tokenizer = train_tokenizer(texts, model=model, family="bert", vocab_size=200, lowercase=lowercase)
-        lines = losses(prepare_texts(tmp_path, texts, tokenizer=tokenizer), tokenizer)
+        lines = dropped_document_lines(prepare_texts(tmp_path, texts, tokenizer=tokenizer), tokenizer)
         assert len(lines) == count
         if count:
             assert "delete 2" in lines[0] and "mostly devanagari; data.lowercase=false keeps them" in lines[0]
     accents = ["Übung naïve résumé señor Ångström Đặng"] * 100  # what the rules are for
     tokenizer = train_tokenizer(accents, model=model, family="bert", vocab_size=200, lowercase=True)
-    assert losses(prepare_texts(tmp_path, accents, tokenizer=tokenizer, source_digest="accents"), tokenizer) == []
+    assert (
+        dropped_document_lines(
+            prepare_texts(tmp_path, accents, tokenizer=tokenizer, source_digest="accents"), tokenizer
+        )
+        == []
+    )
 
 
 def warnings(folder: Path, text: str, **data: object) -> str:

@@ -66,7 +66,7 @@ def test_every_key_with_every_value(subject: Subject) -> None:
     assert not [problem for changes in groups for problem in misread(subject, changes)]
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_changed_models_run(subject: Subject, tmp_path: Path) -> None:
     """Both read the file unchanged, and give the same numbers."""
     draw, runs = random.Random(17), 0

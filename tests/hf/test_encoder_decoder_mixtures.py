@@ -101,7 +101,7 @@ def test_two_towers_run_without_bertjax(tmp_path: Path, caplog: pytest.LogCaptur
     )
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_every_part_of_either_tower_runs_without_bertjax(tmp_path: Path) -> None:
     configs = pairs()
     assert len(configs) >= 8 and {config.sharing for config in configs} == set(SHARINGS)

@@ -208,7 +208,7 @@ def run_lab(*arguments: str | Path) -> None:
     assert result.returncode == 0, result.stderr[-3000:]
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_mixtures_in_a_process_without_bertjax(exports: tuple[Path, list[EncoderConfig]]) -> None:
     folder, configs = exports
     worst = {}

@@ -134,7 +134,7 @@ def test_an_example_sees_its_source_and_no_later_token(
     check_sight(pair(encoder, decoder, width, sharing))
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 @settings(
     max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )

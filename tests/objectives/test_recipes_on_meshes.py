@@ -76,7 +76,7 @@ def test_gradients_are_those_of_one_device(recipe: str, vocabulary: Vocabulary) 
     require_equal(result, expected)
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 @pytest.mark.parametrize("recipe", WHOLE_STEPS)
 def test_steps_on_devices_are_those_of_one(recipe: str, vocabulary: Vocabulary) -> None:
     """With dropout, memory and teachers: two steps of two microbatches, rows split by hand along `data`.

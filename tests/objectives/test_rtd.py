@@ -104,7 +104,7 @@ def hidden(corrupt: Callable, rows: dict) -> dict[str, jax.Array]:
     return dict(corrupt(rows, jax.random.key(0), jnp.int32(0)))
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 @pytest.mark.parametrize("name", [name for name in TOWERS if name != "none"])
 def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     objectives: dict, hidden: dict, name: str

@@ -98,7 +98,7 @@ def test_label_smoothing_is_the_formula_over_the_true_vocabulary() -> None:
     np.testing.assert_allclose(sums["x_nll"].value, -log_p[np.arange(5), ids].sum(), rtol=1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_steps_on_meshes_and_in_microbatches_are_the_same(objective: Seq2Seq, batches: tuple) -> None:
     """Also: a few steps learn the targets."""
     optimizer, histories = optax.adam(0.03), []

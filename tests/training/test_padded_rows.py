@@ -15,7 +15,7 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.config.overrides import load_config
 from bertjax.experiment import build
-from bertjax.experiment.config import parse
+from bertjax.experiment.config import Config
 from bertjax.objectives.base import Objective, StepInputs
 from bertjax.runtime import platform
 from bertjax.training.step import weighted_loss
@@ -50,7 +50,7 @@ def objective_of(recipe: str, dtype: str, vocabulary: Vocabulary, monkeypatch: p
         )
 
     monkeypatch.setattr(platform, "platform_config", platform_config)
-    return build.make_objective(parse(cfg), vocabulary)
+    return build.make_objective(Config.read(cfg), vocabulary)
 
 
 @pytest.mark.parametrize(
