@@ -1,7 +1,8 @@
 """Lists what packages can add to bertjax, by entry points or `package.module:Name`; see `docs/extending.md`.
 
-An extension is a declaration that imports no jax, and names its implementation by a path. Every registry has the group
-of entry points in its second argument. No other table lists such names.
+An objective, a family or a source is one object; an attention class or a kind of task is a declaration that imports no
+jax and names its implementation by a path. Every registry has the group of entry points in its second argument.
+No other table lists such names.
 """
 
 from __future__ import annotations

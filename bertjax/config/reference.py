@@ -9,10 +9,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.extensions import OBJECTIVES
 from bertjax.config.fields import Setting
 from bertjax.config.fields import format_value as format_value
-from bertjax.config.keys import objective_facts
+from bertjax.config.keys import groups_read_by, objective_facts
 from bertjax.config.model import NETWORK_GROUPS
 from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import declared, flatten, unknown_key
@@ -116,12 +115,8 @@ def _limits(each: Setting) -> str:
 def _other_groups(cfg: ConfigDict) -> tuple[str, ...]:
     """Prefixes of the keys that the chosen objective does not read."""
     chosen, facts = cfg.objective.name, objective_facts()
-    if chosen in facts:
-        reads = facts[chosen].reads
-    else:
-        cls = objective_class(chosen)
-        reads = (cls.group, *getattr(cls, "reads", ()), *(each.group for each in getattr(cls, "uses", ())))
-    if not OBJECTIVES.builtin.get(chosen, "").startswith("bertjax.objectives."):  # adapter: not converted
+    reads = facts[chosen].reads if chosen in facts else groups_read_by(objective_class(chosen))
+    if chosen not in facts or facts[chosen].is_finetuning:  # networks that follow from the kind of task, or unlisted
         reads += tuple(objective_class(chosen).read_encoders(cfg))
     of_objectives = {key.rpartition(".")[0] for key in declared() if key.startswith("objective.")} - {"objective"}
     others = {*of_objectives, *NETWORK_GROUPS, *(each.reads[0] for each in facts.values())} - {*reads}

@@ -14,7 +14,8 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.config.fields import Reader
 from bertjax.config.model import EncoderConfig
 from bertjax.config.overrides import flatten, values_of
@@ -34,8 +35,8 @@ from bertjax.training.ema import ema_params
 from bertjax.training.evaluate import make_evaluate
 from bertjax.training.flops import peak_flops, training_flops
 from bertjax.training.logging import Console, MetricWriter, TensorBoardWriter, WandbWriter
-from bertjax.training.optimizer import join_schedules
 from bertjax.training.run_context import Batches, PhaseProgram, RunContext
+from bertjax.training.schedule import join_schedules
 from bertjax.training.sharding import host_copy, local_sequences, make_mesh, state_shardings
 from bertjax.training.state import TrainState
 from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
@@ -60,7 +61,7 @@ class Experiment:
 
     @property
     def cfg(self) -> ConfigDict:
-        """The ConfigDict, for what is not converted."""
+        """The ConfigDict, for data, networks and tasks, which read their groups from it."""
         return self.config.cfg
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint.manager import Checkpointing
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.config import keys
 from bertjax.config.data import DataConfig
 from bertjax.config.distributed import DistributedConfig, MeshConfig, check_batch_size
@@ -35,7 +35,8 @@ from bertjax.errors import UserError
 from bertjax.objectives.base import Objective
 from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.seq2seq import Seq2Seq
-from bertjax.training.optimizer import Optimizer, Schedule
+from bertjax.training.optimizer import Optimizer
+from bertjax.training.schedule import Schedule
 from bertjax.training.settings import Evaluation, Profile, Train
 
 
@@ -51,7 +52,7 @@ class Config:
     """All settings of a run, checked. A group is read before those that follow it here.
 
     Attributes:
-        cfg: the ConfigDict, for what is not converted.
+        cfg: the ConfigDict, for data, networks and tasks, which read their groups from it.
         phases: the configs of the run's phases, the first from batch 0; () in the config of a phase.
     """
 
@@ -277,10 +278,7 @@ def objective_facts() -> dict[str, keys.ObjectiveFacts]:
     facts = {}
     for name in OBJECTIVES.builtin:
         cls = OBJECTIVES.load(name)
-        reads = dict.fromkeys(
-            (cls.group, *getattr(cls, "reads", ()), *(each.group for each in getattr(cls, "uses", ())))
-        )
-        facts[name] = keys.ObjectiveFacts(tuple(reads), cls.uses_teacher, cls.is_finetuning)
+        facts[name] = keys.ObjectiveFacts(keys.groups_read_by(cls), cls.uses_teacher, cls.is_finetuning)
     return facts
 
 

@@ -49,7 +49,7 @@ from bertjax.experiment.workdir import (
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import encode_sentences, fill_masks
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
-from bertjax.training.optimizer import join_schedules
+from bertjax.training.schedule import join_schedules
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 

@@ -19,8 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.manifest import MANIFEST, body_digest
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.errors import UserError
 
 STATE = {"params": {"kernel": jnp.arange(12.0).reshape(3, 4), "bias": jnp.ones(4, jnp.bfloat16)}, "step": jnp.int32(7)}

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.manifest import MANIFEST
+from bertjax.checkpoint.settings import Checkpointing
 
 
 def state_of(step: int) -> dict[str, Any]:

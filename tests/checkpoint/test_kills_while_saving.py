@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from kill_lab import kill_after_lines
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.settings import Checkpointing
 
 KILLS = 40
 SAVING = """
     import sys, jax.numpy as jnp
-    from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+    from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.settings import Checkpointing
     checkpoints = Checkpoints(sys.argv[1], Checkpointing(keep=1))
     for step in range((checkpoints.latest_step() or 0) + 1, 10**6):
         state = {f"array {i}": jnp.full((64, 64), step + i, jnp.float32) for i in range(8)}

@@ -19,8 +19,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from kill_lab import kill_after_lines
 
 from bertjax.checkpoint import manager as manager_module
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints, steps_to_keep
+from bertjax.checkpoint.manager import Checkpoints, steps_to_keep
 from bertjax.checkpoint.manifest import MANIFEST
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.errors import UserError
 
 
@@ -388,7 +389,8 @@ def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
 def test_killed_while_saving_there_is_always_a_good_one(tmp_path: Path) -> None:
     code = """
         import sys, jax.numpy as jnp
-        from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+        from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.settings import Checkpointing
         c = Checkpoints(sys.argv[1], Checkpointing(keep=1))
         for step in range((c.latest_step() or 0) + 1, 100000):
             c.save(step, {"x": jnp.full((512, 512), step, jnp.float32)}, {"step": step})

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from stores import bucket_of
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.manifest import body_digest, read_manifest
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.errors import UserError
 from bertjax.io.staging import local_copy, stored_folder
 from bertjax.io.store import Store

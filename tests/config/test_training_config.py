@@ -9,7 +9,8 @@ import pytest
 from bertjax.config.distributed import MeshConfig, check_batch_size
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.training.optimizer import Optimizer, Schedule, parse_rules
+from bertjax.training.optimizer import Optimizer, parse_rules
+from bertjax.training.schedule import Schedule
 from bertjax.training.settings import Profile
 
 

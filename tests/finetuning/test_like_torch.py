@@ -17,7 +17,8 @@ from bertjax.finetuning.batches import TaskBatches
 from bertjax.finetuning.features import Features
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.hf.pretrained import load_pretrained
-from bertjax.training.optimizer import Optimizer, Schedule
+from bertjax.training.optimizer import Optimizer
+from bertjax.training.schedule import Schedule
 from bertjax.training.sharding import make_mesh, put_batch
 from bertjax.training.state import new_state
 from bertjax.training.step import compile_train_step

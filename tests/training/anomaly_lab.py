@@ -17,7 +17,8 @@ from jax.sharding import Mesh
 from loop_lab import loop_settings
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.config.phases import Phase
 from bertjax.io.jsonl import JsonlLog
 from bertjax.objectives.base import StepInputs

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import optax
 
-from bertjax.training.optimizer import Optimizer, Schedule
+from bertjax.training.optimizer import Optimizer
+from bertjax.training.schedule import Schedule
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates

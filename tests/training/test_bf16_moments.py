@@ -15,7 +15,8 @@ import pytest
 from descent import SCHEDULE, gradients, jit, nested, start
 from jax.sharding import Mesh
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.errors import UserError
 from bertjax.training.bf16_moments import stochastic_round, with_bf16_moments
 from bertjax.training.flops import bytes_per_device

@@ -13,7 +13,8 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.config.distributed import AXES
 from bertjax.config.model import EncoderConfig
 from bertjax.objectives.masking.settings import Masking

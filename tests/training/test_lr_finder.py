@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.training.lr_finder import candidate_lrs, has_diverged, smooth_losses, suggest_lrs
-from bertjax.training.optimizer import Schedule
+from bertjax.training.schedule import Schedule
 
 
 @pytest.mark.parametrize(("linear", "name"), [(True, "rising_linear"), (False, "rising_exponential")])

@@ -9,7 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.training.optimizer import Optimizer, Schedule
+from bertjax.training.optimizer import Optimizer
+from bertjax.training.schedule import Schedule
 from bertjax.types import Params
 
 STEPS = 5

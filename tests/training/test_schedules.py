@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.training.optimizer import Schedule, join_schedules
+from bertjax.training.schedule import Schedule, join_schedules
 
 
 def rates(name: str, steps: list[int], peak: float = 1e-4, warmup: int = 10_000, total: int = 1_000_000) -> list[float]:

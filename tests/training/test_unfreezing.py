@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from descent import jit
 
-from bertjax.checkpoint.manager import Checkpointing, Checkpoints
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params
