@@ -18,7 +18,7 @@ KILLS = 40
 SAVING = """
     import sys, jax.numpy as jnp
     from bertjax.checkpoint.manager import Checkpoints
-from bertjax.checkpoint.settings import Checkpointing
+    from bertjax.checkpoint.settings import Checkpointing
     checkpoints = Checkpoints(sys.argv[1], Checkpointing(keep=1))
     for step in range((checkpoints.latest_step() or 0) + 1, 10**6):
         state = {f"array {i}": jnp.full((64, 64), step + i, jnp.float32) for i in range(8)}

@@ -390,7 +390,7 @@ def test_killed_while_saving_there_is_always_a_good_one(tmp_path: Path) -> None:
     code = """
         import sys, jax.numpy as jnp
         from bertjax.checkpoint.manager import Checkpoints
-from bertjax.checkpoint.settings import Checkpointing
+        from bertjax.checkpoint.settings import Checkpointing
         c = Checkpoints(sys.argv[1], Checkpointing(keep=1))
         for step in range((c.latest_step() or 0) + 1, 100000):
             c.save(step, {"x": jnp.full((512, 512), step, jnp.float32)}, {"step": step})
