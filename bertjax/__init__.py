@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bertjax.commands.generate import generate as generate
     from bertjax.commands.inspect_data import inspect_data as inspect_data
     from bertjax.commands.lr_find import lr_find as lr_find
+    from bertjax.commands.plan import plan as plan
     from bertjax.commands.predict import predict as predict
     from bertjax.commands.prepare import prepare as prepare
     from bertjax.commands.pretrain import pretrain as pretrain
@@ -61,6 +62,7 @@ _NAMES = {
     "bertjax.commands.generate": ("generate",),
     "bertjax.commands.inspect_data": ("inspect_data",),
     "bertjax.commands.lr_find": ("lr_find",),
+    "bertjax.commands.plan": ("plan",),
     "bertjax.commands.predict": ("predict",),
     "bertjax.commands.pseudo_label": ("pseudo_label",),
     "bertjax.commands.prepare": ("prepare",),

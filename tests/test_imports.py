@@ -81,7 +81,7 @@ LIGHT += [
     "bertjax.data.from_config",
     "bertjax.experiment.workdir",
 ]
-HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencepiece"]
+HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencesection"]
 HEAVY += ["safetensors", "tensorboard", "torch", "transformers", "scipy"]
 
 

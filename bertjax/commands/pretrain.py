@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ml_collections import ConfigDict
 
-from bertjax.commands.arguments import Config, Flag, Grid, NewWorkdir, Overrides, Seeds
+from bertjax.commands.arguments import Config, Flag, Grid, Minutes, NewWorkdir, Overrides, Seeds
 from bertjax.commands.signatures import command
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import read_group
@@ -18,8 +19,9 @@ from bertjax.config.objectives import objective_class
 from bertjax.errors import UserError, named
 from bertjax.experiment.config import load_config
 from bertjax.experiment.hub_names import recall_commits
-from bertjax.experiment.workdir import changed_keys, check_start
+from bertjax.experiment.workdir import changed_keys, check_start, has_checkpoints
 from bertjax.io.staging import display_path, local_copy
+from bertjax.io.stderr import note
 from bertjax.report.render import FILE as REPORT
 from bertjax.runtime.cluster import find_process_info
 from bertjax.runtime.process_group import join_processes
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
 
 
 @command
-def pretrain(config: Config, workdir: NewWorkdir, overrides: Overrides = None) -> Run:
+def pretrain(config: Config, workdir: NewWorkdir, overrides: Overrides = None, *, minutes: Minutes = None) -> Run:
     """Train a model on raw text; the same command resumes a run.
 
     Args:
         workdir: directory for checkpoints, metrics and the export
+        minutes: train so long instead of train.num_steps; with the config bertjax, its size is chosen as well, as by
+            `bertjax plan`
 
     Returns:
         The run.
@@ -46,8 +50,11 @@ def pretrain(config: Config, workdir: NewWorkdir, overrides: Overrides = None) -
     Example:
         bertjax pretrain --config bert:base --workdir runs/base --config.data.sources='text:corpus/*.txt.gz'
     """
-    cfg, folder = training_config(config, overrides), local_copy(workdir)
-    train(cfg, folder)
+    folder = local_copy(workdir)
+    if minutes is None:
+        train(training_config(config, overrides), folder)
+    else:
+        train_minutes(config, overrides or {}, folder, minutes)
     from bertjax.experiment.run import open_run
 
     return open_run(folder)
@@ -87,6 +94,7 @@ def main(
     overrides: Overrides = None,
     *,
     continue_from: Annotated[str | None, Flag("--continue", metavar="MODEL", reads_config=True)] = None,
+    minutes: Minutes = None,
     seeds: Seeds = None,
     grid: Grid = None,
 ) -> None:
@@ -96,27 +104,33 @@ def main(
         continue_from: a Hugging Face folder, a run or hub:NAME whose architecture, tokenizer, weights and objective
             are taken; with a config its recipe and objective; needs --config.data.sources
     """
+    overrides = overrides or {}
+    if overrides.get("platform") == "cpu":  # jax reads this on import
+        os.environ["JAX_PLATFORMS"] = "cpu"
     if continue_from is not None:
-        cfg = _continued(continue_from, overrides or {}, config)
-    elif config is not None:
-        cfg = load_config(config)
-    else:
+        config, overrides = _continued(continue_from, overrides, config), {}
+    elif config is None:
         raise UserError(f"give a config with {named('config')}, or a model with {named('continue_from')}")
+    cfg = load_config(config, overrides)
     if cfg.dry_run:
         from bertjax.experiment.dry_run import dry_run
 
         dry_run(cfg)
     elif workdir is None:
         raise UserError(f"{named('workdir')} is missing: the directory for checkpoints, metrics and the export")
+    elif (seeds or grid) and minutes is not None:
+        raise UserError(
+            f"{named('minutes')} is for one run: set config.train.num_steps for {named('seeds')} and a grid"
+        )
     elif seeds or grid:
         train_all(cfg, local_copy(workdir), read_seeds(seeds), read_grid(grid))
+    elif minutes is not None:
+        train_minutes(config, overrides, local_copy(workdir), minutes)
     else:
         train(cfg, local_copy(workdir))
 
 
 def _continued(model: str, overrides: Mapping[str, Any], config: Config | None) -> ConfigDict:
-    if overrides.get("platform") == "cpu":  # jax reads this on import
-        os.environ["JAX_PLATFORMS"] = "cpu"
     from bertjax.experiment.continued import continue_config, describe_recipe
 
     if config is None and "data.sources" not in overrides:
@@ -134,6 +148,46 @@ def train(cfg: ConfigDict, workdir: Path) -> None:
     from bertjax.experiment.pretrain import pretrain
 
     train_together(pretrain, cfg, workdir)
+
+
+def train_minutes(config: Config, overrides: Mapping[str, Any], workdir: Path, minutes: float) -> None:
+    """Trains for so many minutes; the config bertjax gets the size that `bertjax plan` chooses.
+
+    Args:
+        config: config of pretraining.
+        overrides: values by dotted key.
+        workdir: work directory of the run.
+        minutes: minutes of training.
+    """
+    cfg = training_config(config, overrides)
+    check_start(cfg, workdir)
+    if find_process_info(read_group(cfg, DistributedConfig)) is not None:
+        raise UserError(f"{named('minutes')} measures one process: set config.train.num_steps instead")
+    from bertjax.benchmark import plan as planning
+    from bertjax.benchmark import time_budget
+    from bertjax.commands.plan import describe_plan
+    from bertjax.report.training_callbacks import ReportWriter
+
+    time_budget.require_one_length(cfg)
+    budget = time_budget.TimeBudget.read(workdir)
+    if budget is not None:
+        time_budget.require_same_minutes(budget, minutes, workdir)
+    elif has_checkpoints(workdir):
+        raise UserError(f"{named('workdir')} {workdir} holds a run that was not begun with {named('minutes')}")
+    elif config == planning.RECIPE:
+        planned = planning.make_plan(minutes, overrides, note)
+        print("\n".join(describe_plan(planned)))
+        changes = {**planned.changes, **overrides}
+        budget = time_budget.new_budget(minutes, planned.best.step, planned.cfg.train.num_steps, planned.name, changes)
+    else:
+        step, steps = planning.measure_length(cfg, minutes, note)
+        budget = time_budget.new_budget(minutes, step, steps, None, {})
+    if budget.config is not None:
+        cfg = training_config(budget.config, {**budget.changes, **overrides})
+    cfg = budget.configure(cfg)
+    recall_commits(cfg, workdir)
+    changed_keys(workdir, cfg)
+    train_together(functools.partial(time_budget.pretrain_for, budget, ReportWriter), cfg, workdir)
 
 
 def train_together(function: Callable[..., object], cfg: ConfigDict, workdir: Path) -> None:

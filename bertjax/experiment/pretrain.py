@@ -58,7 +58,11 @@ _SHOWN = 32  # sources whose shares are printed
 
 
 def pretrain(
-    cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS, callback: Callback | None = None
+    cfg: ConfigDict,
+    workdir: Path,
+    processes: ProcessGroup = SINGLE_PROCESS,
+    callback: Callback | None = None,
+    stop_step: int | None = None,
 ) -> None:
     """Trains and exports a model; the same call resumes a run.
 
@@ -69,6 +73,7 @@ def pretrain(
         workdir: work directory of the run.
         processes: processes that train together.
         callback: called while the run trains.
+        stop_step: step to save and end at, without an export, before the run is complete; None: at its end.
 
     Raises:
         UserError: config or data are unsuitable, or `workdir` holds another run.
@@ -76,10 +81,12 @@ def pretrain(
     """
     require_same_start(cfg, workdir, processes)
     with hold_workdir(workdir, processes):
-        _pretrain(cfg, workdir, processes, callback or Callback())
+        _pretrain(cfg, workdir, processes, callback or Callback(), stop_step)
 
 
-def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback: Callback) -> None:
+def _pretrain(
+    cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback: Callback, stop_step: int | None
+) -> None:
     connect_devices(build.check_devices(cfg))  # before tokenization, which may take hours
     pin_commits(cfg, workdir, processes)
     changes, resumes = processes.run_on_first(
@@ -111,7 +118,9 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
         if step >= cfg.train.num_steps:
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
         else:
-            state = _train(exp, prepared, workdir, checkpoints, state, restored_meta, processes, callback)
+            state = _train(exp, prepared, workdir, checkpoints, state, restored_meta, processes, callback, stop_step)
+        if stop_step is not None and int(state.step) == stop_step < cfg.train.num_steps:
+            return
         steps = last_steps(cfg, checkpoints, step := int(state.step)) if cfg.export.at_end else (int(state.step),)
         params = exp.eval_params(state) if len(steps) == 1 else averaged_params(exp, checkpoints, steps)
     params = build.unpadded_params(params, exp.model)
@@ -135,9 +144,11 @@ def _train(
     restored_meta: dict[str, Any] | None,
     processes: ProcessGroup,
     callback: Callback,
+    stop_step: int | None,
 ) -> TrainState:
     feed = build.corpus_feed(exp, prepared)
     run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
+    run.stop_step = stop_step
     for line in summary(exp, prepared, sum(run.batches.sequences_per_epoch.values())):
         run.console.print(line)
     mixed = run.batches.mixture_lines(exp.cfg.train.num_steps) if isinstance(run.batches, PhasedPipeline) else []

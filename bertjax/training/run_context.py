@@ -68,6 +68,13 @@ class RunContext:
     restored_meta: Mapping[str, Any] | None = None  # meta of the checkpoint to resume from; None = a new run
     processes: ProcessGroup = SINGLE_PROCESS
     on_evaluate: Callable[[int, Params, Metrics], None] = lambda step, params, metrics: None
+    stop_step: int | None = None  # the loop saves and ends there, although the run is longer; None = at its end
+
+    @property
+    def last_step(self) -> int:
+        """The step at which the loop ends."""
+        steps = self.config.train.num_steps
+        return steps if self.stop_step is None else min(steps, self.stop_step)
 
     def program_at(self, cursor: int) -> PhaseProgram:
         """Returns the program of batch `cursor`."""

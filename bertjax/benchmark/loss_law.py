@@ -1,0 +1,91 @@
+"""A law of held-out losses by parameters and tokens, fitted by `scripts/fit_law.py` to runs of the recipe `bertjax`.
+
+    loss / unigram loss = E + A (N / 1e6)^-alpha + B (D' / 1e7)^-beta,   D' = U + U R* (1 - exp(-(D / U - 1) / R*))
+
+N: parameters without the word table; D: tokens read; U: different tokens (arXiv:2305.16264, whose term for too many
+parameters is left out). The loss is that of masked tokens, in nats, as a share of the loss of guessing by frequency,
+so that it can be carried over to another text or vocabulary; that it can is an assumption.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+
+FILE = Path(__file__).with_name("loss_law.json")
+INTERVAL = (5.0, 95.0)
+"""Percentiles between which an expected loss is printed."""
+
+
+class Expected(NamedTuple):
+    """Median of the share of the unigram loss that remains, and its interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LossLaw:
+    """Samples of the law's coefficients, float64 [samples]; `sigma` is the deviation of single runs.
+
+    Attributes:
+        tokens: least and most tokens of the runs that it was fitted to.
+        parameters: their least and most parameters without the word table.
+    """
+
+    E: np.ndarray
+    A: np.ndarray
+    alpha: np.ndarray
+    B: np.ndarray
+    beta: np.ndarray
+    R: np.ndarray
+    sigma: np.ndarray
+    tokens: tuple[float, float]
+    parameters: tuple[float, float]
+
+    @classmethod
+    def read(cls, path: Path = FILE) -> Self:
+        """Reads what `scripts/fit_law.py` wrote."""
+        values = json.loads(path.read_text(encoding="utf-8"))
+        samples = np.array(values["samples"])
+        names = [field.name for field in dataclasses.fields(cls)][: samples.shape[1]]
+        return cls(
+            **dict(zip(names, samples.T, strict=True)),
+            tokens=tuple(values["tokens"]),
+            parameters=tuple(values["parameters"]),
+        )
+
+    def shares(self, parameters: float, tokens: float, unique: float) -> np.ndarray:
+        """Returns the share of the unigram loss that remains, by every sample of the coefficients.
+
+        Args:
+            parameters: those of the model without its word table.
+            tokens: tokens read.
+            unique: tokens of the text.
+        """
+        repeats = max(tokens / unique - 1.0, 0.0)
+        worth = min(tokens, unique) if repeats == 0 else unique * (1.0 + self.R * -np.expm1(-repeats / self.R))
+        return self.E + self.A * (parameters / 1e6) ** -self.alpha + self.B * np.power(worth / 1e7, -self.beta)
+
+    def expect(self, parameters: float, tokens: float, unique: float) -> Expected:
+        """Returns the share to expect of a run. Args: those of `shares`."""
+        shares = self.shares(parameters, tokens, unique)
+        noise = np.random.default_rng(0).normal(size=shares.shape) * self.sigma
+        low, high = np.percentile(np.clip(shares + noise, 0.0, 1.0), INTERVAL)
+        return Expected(float(np.median(shares)), float(low), float(high))
+
+    def covers(self, parameters: float, tokens: float) -> bool:
+        """Returns whether a run lies within twice the range that was measured."""
+        return parameters <= 2 * self.parameters[1] and tokens <= 2 * self.tokens[1]
+
+
+@functools.cache
+def read_law() -> LossLaw:
+    """Returns the law that comes with bertjax."""
+    return LossLaw.read()

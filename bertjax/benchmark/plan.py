@@ -1,0 +1,281 @@
+"""Chooses size, length, batch and rate of a run of the recipe `bertjax` for a text and a time."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from bertjax.benchmark.loss_law import Expected, LossLaw, read_law
+from bertjax.benchmark.measured_step import EVALUATION_SHARE, MeasuredStep, measure_step
+from bertjax.benchmark.memory import available_bytes
+from bertjax.benchmark.text_size import TextSize, measure_text
+from bertjax.config import inputs
+from bertjax.config.objectives import objective_class, require_pretraining
+from bertjax.config.overrides import set_values
+from bertjax.errors import UserError, named
+from bertjax.experiment.config import load_config
+from bertjax.io.units import format_bytes
+
+RECIPE = "bertjax"
+SIZES = ("nano", "micro", "mini", "small", "base")
+LEAST_STEPS = 100
+"""Steps of the shortest run that is planned."""
+MANY_EPOCHS = 10.0
+"""Epochs above which weights decay four times as strongly (LTG-BERT's authors for texts that are read so often)."""
+_OPTIMISM = 1.5  # a size that is not measured is at most so much faster than its parameters suggest
+_MEMORY_SHARE = 0.8
+
+
+class PlannedRun(NamedTuple):
+    """A run of one size: what is read in the time, and the loss to expect, in shares of the unigram loss.
+
+    Attributes:
+        step: speed and size of the model.
+        seconds: length of the run.
+        tokens: tokens that it reads.
+        epochs: how often it reads the text.
+        unique: tokens of the text.
+        expected: share of the unigram loss that is left.
+    """
+
+    step: MeasuredStep
+    seconds: float
+    tokens: float
+    epochs: float
+    unique: float
+    expected: Expected
+
+    @property
+    def nats_per_byte(self) -> float:
+        """Expected loss in nats per byte, in which sizes with different vocabularies are compared."""
+        return self.expected.median * self.step.nats_per_byte
+
+    @property
+    def loss(self) -> Expected:
+        """Expected held-out loss in nats per masked token."""
+        return Expected(*(self.step.unigram * share for share in self.expected))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A planned run, with the other sizes and times that it was compared with.
+
+    Attributes:
+        minutes: minutes of training.
+        text: size of the text.
+        best: the size that is planned.
+        sizes: all sizes that were measured.
+        skipped: sizes that were not measured, with the reason.
+        half: the best size for half of the time.
+        tenfold: the best size for ten times the time.
+        limit: what more of would help most: time, text or memory.
+        cfg: the config, to train with.
+    """
+
+    minutes: float
+    text: TextSize
+    best: PlannedRun
+    sizes: tuple[PlannedRun, ...]
+    skipped: Mapping[str, str]
+    half: PlannedRun
+    tenfold: PlannedRun
+    limit: str
+    cfg: ConfigDict
+
+    @property
+    def name(self) -> str:
+        """Name of the config that is planned."""
+        return self.best.step.title
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Values of the plan that are not those of the config of that name."""
+        return _plan_values(self.best)
+
+
+def make_plan(minutes: float, overrides: Mapping[str, Any], say: Callable[[str], None] = lambda line: None) -> Plan:
+    """Measures the text and the sizes of the recipe, and chooses one.
+
+    Args:
+        minutes: minutes of training, its compilation and export included.
+        overrides: values by dotted key, `data.sources` among them.
+        say: called with lines of progress.
+
+    Raises:
+        UserError: there is no text, or the time is too short for any size.
+    """
+    seconds = require_minutes(minutes)
+    base = load_config(f"{RECIPE}:{SIZES[0]}", overrides)
+    with tempfile.TemporaryDirectory(prefix="bertjax-plan-") as folder:
+        say("reading the text")
+        text = measure_text(inputs.all_sources(base), base.data.encoding_errors, Path(folder))
+        measured, skipped = _measure_sizes(overrides, text, seconds, Path(folder), say)
+    law = read_law()
+    consider = functools.partial(_candidate, law, text)
+    sizes = tuple(consider(step, seconds) for step in measured)
+    best = _best(sizes)
+    if best is None:
+        raise too_short(minutes, measured[0])
+    half = _best([consider(step, seconds / 2) for step in measured]) or best
+    tenfold = _best([consider(step, seconds * 10) for step in measured]) or best
+    return Plan(
+        minutes=minutes,
+        text=text,
+        best=best,
+        sizes=sizes,
+        skipped=skipped,
+        half=half,
+        tenfold=tenfold,
+        limit=_limit(law, best, tenfold, skipped),
+        cfg=set_values(copy.deepcopy(best.step.cfg), _plan_values(best)),
+    )
+
+
+def measure_length(cfg: ConfigDict, minutes: float, say: Callable[[str], None]) -> tuple[MeasuredStep, int]:
+    """Returns the measured step of a config, and the steps of a run of so many minutes.
+
+    Args:
+        cfg: the config.
+        minutes: minutes of training, its compilation and export included.
+        say: called with lines of progress.
+
+    Raises:
+        UserError: the time is too short, or the objective needs a teacher.
+    """
+    seconds = require_minutes(minutes)
+    require_pretraining(cfg)
+    if objective_class(cfg.objective.name).uses_teacher:
+        raise UserError(f"{named('minutes')} cannot measure an objective with a teacher: set config.train.num_steps")
+    with tempfile.TemporaryDirectory(prefix="bertjax-plan-") as folder:
+        say("measuring a few steps")
+        text = measure_text(inputs.all_sources(cfg), cfg.data.encoding_errors, Path(folder), seconds=5.0)
+        step = measure_step("this config", cfg, text, Path(folder))
+    steps = step.steps_in(seconds)
+    if steps < LEAST_STEPS:
+        raise too_short(minutes, step)
+    return step, steps
+
+
+def too_short(minutes: float, step: MeasuredStep) -> UserError:
+    """Returns the error for a time in which the fewest steps do not fit."""
+    least = LEAST_STEPS * step.tokens_per_step / step.tokens_per_second + step.compile_seconds
+    return UserError(
+        f"{named('minutes', f'{minutes:g}')}: {LEAST_STEPS} steps of {step.title} take "
+        f"{least / (1 - EVALUATION_SHARE) / 60:.1f} minutes here, compilation included"
+    )
+
+
+def require_minutes(minutes: float) -> float:
+    """Returns the seconds; raises `UserError` unless the minutes are a positive number."""
+    if not (math.isfinite(minutes) and minutes > 0):
+        raise UserError(f"{named('minutes', f'{minutes:g}')} must be a positive number")
+    return 60.0 * minutes
+
+
+def _measure_sizes(
+    overrides: Mapping[str, Any], text: TextSize, seconds: float, folder: Path, say: Callable[[str], None]
+) -> tuple[list[MeasuredStep], dict[str, str]]:
+    """Measures sizes from the smallest on, until one could not be better even if it were fast for its size."""
+    law, measured, skipped = read_law(), list[MeasuredStep](), dict[str, str]()
+    for size in SIZES:
+        name = f"{RECIPE}:{size}"
+        cfg = load_config(name, overrides)
+        if measured and (reason := _hopeless(law, text, measured, cfg, seconds)):
+            skipped[size] = reason
+            continue
+        say(f"measuring {name}")
+        step = measure_step(name, cfg, text, folder)
+        measured.append(step)
+        if (free := available_bytes()) is not None and jax.default_backend() == "cpu":
+            needed = step.state_bytes + step.step_bytes
+            if needed > free:
+                skipped[size] = f"needs {format_bytes(needed)} of memory, {format_bytes(free)} are free"
+    return measured, skipped
+
+
+def _hopeless(law: LossLaw, text: TextSize, measured: list[MeasuredStep], cfg: ConfigDict, seconds: float) -> str:
+    """Returns why a size need not be measured, "" if it may be the best; as if it were fast for its parameters."""
+    last, body = measured[-1], body_parameters(cfg)
+    scale = body / last.body
+    guess = last._replace(
+        body=body,
+        tokens_per_second=_OPTIMISM * last.tokens_per_second / scale,
+        step_bytes=round(last.step_bytes * math.sqrt(scale)),
+        state_bytes=round(last.state_bytes * scale),
+    )
+    free = available_bytes() if jax.default_backend() == "cpu" else None
+    if free is not None and guess.state_bytes + guess.step_bytes > _MEMORY_SHARE * free:
+        return f"needs about {format_bytes(guess.state_bytes + guess.step_bytes)} of memory"
+    consider = functools.partial(_candidate, law, text)
+    for times in (1.0, 10.0):
+        best = _best([consider(step, times * seconds) for step in measured])
+        there = consider(guess, times * seconds)
+        if there.tokens > 0 and (best is None or there.nats_per_byte < best.nats_per_byte):
+            return ""
+    return "too slow here to be better"
+
+
+def body_parameters(cfg: ConfigDict) -> int:
+    """Returns the parameters of the layers of a gated encoder."""
+    model = cfg.model
+    return int(model.num_layers * (4 * model.hidden_size**2 + 3 * model.hidden_size * model.intermediate_size))
+
+
+def _candidate(law: LossLaw, text: TextSize, step: MeasuredStep, seconds: float) -> PlannedRun:
+    tokens = max(step.steps_in(seconds), 0) * step.tokens_per_step
+    unique = text.bytes * step.tokens_per_byte
+    return PlannedRun(
+        step, seconds, tokens, tokens / unique, unique, law.expect(step.body, max(tokens, step.tokens_per_step), unique)
+    )
+
+
+def _best(candidates: tuple[PlannedRun, ...] | list[PlannedRun]) -> PlannedRun | None:
+    long_enough = [each for each in candidates if each.tokens >= LEAST_STEPS * each.step.tokens_per_step]
+    return min(long_enough, key=lambda each: each.nats_per_byte, default=None)
+
+
+def _limit(law: LossLaw, best: PlannedRun, tenfold: PlannedRun, skipped: Mapping[str, str]) -> str:
+    """Returns what ten times as much of would lower the expected loss most."""
+    more_text = law.expect(best.step.body, best.tokens, 10 * best.unique).median * best.step.nats_per_byte
+    gains = {"time": best.nats_per_byte - tenfold.nats_per_byte, "text": best.nats_per_byte - more_text}
+    if any("memory" in reason for reason in skipped.values()) and best.step is max(
+        (best.step, tenfold.step), key=lambda step: step.body
+    ):
+        return "memory"
+    return max(gains, key=lambda name: gains[name])
+
+
+def _plan_values(best: PlannedRun) -> dict[str, Any]:
+    """Returns the values by dotted key that the length of the run decides."""
+    base_batch = best.step.cfg.train.batch_size
+    batch = batch_size(best.tokens, best.step.cfg.data.seq_len, base_batch)
+    values: dict[str, Any] = {
+        "train.num_steps": max(round(best.tokens / best.step.tokens_per_step * base_batch / batch), LEAST_STEPS)
+    }
+    if batch != base_batch:
+        rate = best.step.cfg.optimizer.learning_rate * math.sqrt(batch / base_batch)
+        values |= {"train.batch_size": batch, "optimizer.learning_rate": float(f"{rate:.2g}")}
+    if best.epochs > MANY_EPOCHS:
+        values["optimizer.weight_decay"] = 4 * best.step.cfg.optimizer.weight_decay
+    return values
+
+
+def batch_size(tokens: float, seq_len: int, least: int) -> int:
+    """Returns the sequences of a batch, a power of 2: 0.58 D^0.571 tokens for a run of D (arXiv:2503.04715).
+
+    Args:
+        tokens: tokens of the run.
+        seq_len: tokens of a sequence.
+        least: never fewer, the batch at which the recipe was measured.
+    """
+    tokens_per_batch = 0.58 * tokens**0.571
+    return max(least, 2 ** round(math.log2(max(tokens_per_batch / seq_len, 1.0))))

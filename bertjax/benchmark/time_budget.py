@@ -1,0 +1,183 @@
+"""Pretraining for a given time: the length of the run is decided once more when a tenth of it has been measured.
+
+The decision is made at one step and stored in the work directory before the run goes on. From there on it is a run like
+any other, of so many steps: it resumes to the same weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from ml_collections import ConfigDict
+
+from bertjax.benchmark.measured_step import MeasuredStep
+from bertjax.config import inputs
+from bertjax.config.overrides import set_values
+from bertjax.errors import UserError, named
+from bertjax.experiment.callbacks import Callback, TrainingStart
+from bertjax.experiment.pretrain import pretrain
+from bertjax.finetuning.tasks import EvalResult
+from bertjax.hf.safe_files import read_json
+from bertjax.io import atomic
+from bertjax.runtime.process_group import ProcessGroup
+from bertjax.types import Params
+
+FILE = "budget.json"
+EVALUATIONS = 20
+"""Evaluations and checkpoints of a run; the length is decided at the second."""
+_EXPORT_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeBudget:
+    """The contents of budget.json in a work directory.
+
+    Attributes:
+        minutes: minutes of training, from the first step to the export.
+        config: name of the config, such as bertjax:micro; its argument may have been planned.
+        changes: planned values by dotted key.
+        num_steps: steps by the measurement before the run.
+        warmup_steps: steps of the warm-up, which stay as they are.
+        interval: steps between two evaluations, at each of which a checkpoint is saved.
+        seconds: seconds since the first step at the evaluations so far, by step.
+        decided: steps of the run, None until they are decided.
+    """
+
+    minutes: float
+    config: str | None
+    changes: Mapping[str, Any]
+    num_steps: int
+    warmup_steps: int
+    interval: int
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    decided: int | None = None
+
+    @classmethod
+    def read(cls, workdir: Path) -> Self | None:
+        """Returns the budget of a run; None if it has none."""
+        return cls(**read_json(workdir, FILE)) if (workdir / FILE).exists() else None
+
+    def write(self, workdir: Path) -> None:
+        """Writes budget.json."""
+        atomic.write_json(workdir / FILE, dataclasses.asdict(self), indent=2)
+
+    @property
+    def decision_step(self) -> int:
+        """The step at which the length is decided."""
+        return min(2 * self.interval, self.num_steps)
+
+    def configure(self, cfg: ConfigDict) -> ConfigDict:
+        """Returns the config of the run, as long as it is known to be."""
+        values = {
+            "train.num_steps": self.num_steps if self.decided is None else self.decided,
+            "schedule.warmup_steps": self.warmup_steps,
+            "eval.interval_steps": self.interval,
+            "checkpoint.interval_steps": self.interval,
+        }
+        return set_values(copy.deepcopy(cfg), values)
+
+    def decide(self) -> Self:
+        """Returns the budget with the steps that fit into the time, by the seconds of the evaluations so far."""
+        first, last = self.seconds.get(str(self.interval)), self.seconds[str(self.decision_step)]
+        cycle = last / 2 if first is None or first >= last else last - first
+        start = max((first or 0.0) - cycle, 0.0)  # compiling, which the longer run does again
+        left = 60 * self.minutes - last - start - _EXPORT_SECONDS
+        steps = self.decision_step + max(int(left / cycle * self.interval), 1)
+        return dataclasses.replace(self, decided=steps)
+
+
+def new_budget(
+    minutes: float, step: MeasuredStep, num_steps: int, config: str | None, changes: Mapping[str, Any]
+) -> TimeBudget:
+    """Returns the budget of a run that has not begun.
+
+    Args:
+        minutes: minutes of training.
+        step: the measured step.
+        num_steps: steps of the run by this measurement.
+        config: name of the config.
+        changes: planned values by dotted key.
+    """
+    cfg = set_values(copy.deepcopy(step.cfg), {"train.num_steps": num_steps})
+    interval = max(-(-num_steps // EVALUATIONS), 1)
+    return TimeBudget(minutes, config, changes, num_steps, cfg.schedule.warmup_steps, interval)
+
+
+def require_same_minutes(budget: TimeBudget, minutes: float, workdir: Path) -> None:
+    """Raises `UserError` if a run was planned for another time."""
+    if budget.minutes != minutes:
+        raise UserError(
+            f"{named('workdir')} {workdir} holds a run of {budget.minutes:g} minutes, not {minutes:g}: the same "
+            f"command resumes it; for a longer run, leave {named('minutes')} out and set config.train.num_steps"
+        )
+
+
+def require_one_length(cfg: ConfigDict) -> None:
+    """Raises `UserError` for a config whose batches follow the length of the run, which is decided late."""
+    if inputs.limits_epochs(cfg):
+        raise UserError(
+            f"{named('minutes')} decides the length of a run late, and the epochs of sources are limited "
+            "(data.sources, data.mixture_epochs), so that their shares follow it: set train.num_steps instead"
+        )
+
+
+def pretrain_for(
+    budget: TimeBudget,
+    make_callback: Callable[[], Callback],
+    cfg: ConfigDict,
+    workdir: Path,
+    processes: ProcessGroup,
+    callback: Callback,
+) -> None:
+    """Trains until the length can be decided, decides it, and trains to the end.
+
+    Args:
+        budget: the budget of the run, decided or not.
+        make_callback: makes the callback of the rest of the run.
+        cfg, workdir, processes, callback: those of `pretrain`; `cfg` is that of `budget`.
+    """
+    if budget.decided is None:
+        watch = _Stopwatch(callback, budget, workdir)
+        pretrain(budget.configure(cfg), workdir, processes, watch, stop_step=budget.decision_step)
+        budget = watch.budget.decide()
+        budget.write(workdir)
+        print(
+            f"{budget.decided:,} steps fit into {budget.minutes:g} minutes, by the speed of the first "
+            f"{budget.decision_step:,}"
+        )
+        callback = make_callback()
+    pretrain(budget.configure(cfg), workdir, processes, callback)
+
+
+class _Stopwatch(Callback):
+    """Notes the seconds at every evaluation in budget.json."""
+
+    def __init__(self, callback: Callback, budget: TimeBudget, workdir: Path) -> None:
+        self.budget, self._callback, self._workdir = budget, callback, workdir
+        self._began = time.monotonic()
+
+    def on_train_begin(self, start: TrainingStart) -> None:
+        before = max((seconds for step, seconds in self.budget.seconds.items() if int(step) <= start.step), default=0.0)
+        self._began = time.monotonic() - before
+        self.budget.write(self._workdir)
+        self._callback.on_train_begin(start)
+
+    def on_evaluate(self, step: int, params: Params, metrics: Mapping[str, float]) -> None:
+        self._callback.on_evaluate(step, params, metrics)
+        seconds = {**self.budget.seconds, str(step): round(time.monotonic() - self._began, 3)}
+        self.budget = dataclasses.replace(self.budget, seconds=seconds)
+        self.budget.write(self._workdir)
+
+    def on_task_scores(self, scores: EvalResult) -> None:
+        self._callback.on_task_scores(scores)
+
+    def on_train_end(self) -> None:
+        self._callback.on_train_end()
+
+    def on_best_params(self, workdir: Path, step: int, best_step: int) -> None:
+        self._callback.on_best_params(workdir, step, best_step)

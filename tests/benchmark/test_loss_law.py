@@ -1,0 +1,60 @@
+"""The law of losses: shape, limits, and the file that comes with bertjax."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bertjax.benchmark.loss_law import FILE, LossLaw, read_law
+
+
+@pytest.fixture
+def law() -> LossLaw:
+    one = np.ones(1)
+    return LossLaw(
+        0.3 * one,
+        0.1 * one,
+        0.35 * one,
+        0.2 * one,
+        0.35 * one,
+        16 * one,
+        0 * one,
+        tokens=(1e6, 1e7),
+        parameters=(1e6, 1e6),
+    )
+
+
+def test_is_the_formula(law: LossLaw) -> None:
+    assert law.shares(1e6, 1e7, 1e9)[0] == pytest.approx(0.3 + 0.1 + 0.2)
+    assert law.shares(8e6, 1e7, 1e9)[0] == pytest.approx(0.3 + 0.1 * 8**-0.35 + 0.2)
+
+
+def test_repeated_tokens_are_worth_less_and_less(law: LossLaw) -> None:
+    """2305.16264: as much as new ones in the first epochs, at most R* + 1 epochs in all."""
+    fresh, twice = law.shares(1e6, 2e7, 1e9)[0], law.shares(1e6, 2e7, 1e7)[0]
+    assert fresh < twice < fresh + 0.002
+    endless = law.shares(1e6, 1e15, 1e7)[0]
+    assert endless == pytest.approx(0.4 + 0.2 * 17**-0.35)
+    losses = [law.shares(1e6, tokens, 1e7)[0] for tokens in (1e6, 9e6, 1e7, 1.1e7, 5e7, 1e9)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_an_interval_holds_the_median_and_the_noise_of_a_run(law: LossLaw) -> None:
+    wide = dataclasses.replace(law, **{name: np.repeat(getattr(law, name), 200) for name in ("E", "A", "alpha", "B")})
+    wide = dataclasses.replace(wide, beta=law.beta.repeat(200), R=law.R.repeat(200), sigma=np.full(200, 0.01))
+    expected = wide.expect(1e6, 1e7, 1e9)
+    assert expected.median == pytest.approx(0.6)
+    assert expected.low < expected.median < expected.high
+    assert expected.high - expected.low == pytest.approx(2 * 1.645 * 0.01, rel=0.25)
+
+
+def test_shipped_law() -> None:
+    """More parameters, more tokens and more text help; what it says of its own range is between nothing and all."""
+    law = read_law()
+    assert FILE.exists() and len(law.E) >= 100
+    expected = law.expect(np.sqrt(np.prod(law.parameters)), np.sqrt(np.prod(law.tokens)), 1e12)
+    assert 0.3 < expected.low < expected.median < expected.high < 1.0
+    assert law.expect(8e6, 1e8, 1e12).median < law.expect(8e6, 1e7, 1e12).median < law.expect(1e6, 1e7, 1e12).median
+    assert law.covers(law.parameters[1], law.tokens[1]) and not law.covers(law.parameters[1], 100 * law.tokens[1])

@@ -1,0 +1,130 @@
+"""Plans: the size that is chosen, its values, what is printed and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertjax
+from bertjax.benchmark import plan as module
+from bertjax.benchmark.measured_step import MeasuredStep
+from bertjax.benchmark.plan import Plan, batch_size, make_plan
+from bertjax.benchmark.text_size import TextSize
+from bertjax.commands.plan import config_file, describe_plan, format_count, values_of
+from bertjax.config.overrides import load_config as read_config_file
+from bertjax.config.overrides import values_of as config_values
+from bertjax.errors import UserError
+from bertjax.experiment.config import load_config
+
+MIB = 2**20
+
+
+def measured(name: str, cfg: Any, text: TextSize, folder: Path, speed: float = 1.0) -> MeasuredStep:
+    """A machine that trains 10^13 FLOPs per second."""
+    body = module.body_parameters(cfg)
+    parameters = body + cfg.data.vocab_size * cfg.model.hidden_size
+    seconds = 6 * parameters / (speed * 1e11)
+    return MeasuredStep(name, cfg, parameters, body, 1 / seconds, 8192.0, 0.25, 7.0, 12 * parameters, MIB, 5.0)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "text.txt").write_text("some text\n")
+    return {"data.sources": (f"text:{tmp_path / 'text.txt'}",)}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Speed and text of an imaginary machine."""
+    facts: dict[str, Any] = {"speed": 1.0, "bytes": 100_000_000, "free": 2**36}
+    monkeypatch.setattr(module, "measure_step", lambda *each: measured(*each, speed=facts["speed"]))
+    text = lambda *_: TextSize(1000, facts["bytes"], True, Path("sample"), 1000)  # noqa: E731
+    monkeypatch.setattr(module, "measure_text", text)
+    monkeypatch.setattr(module, "available_bytes", lambda: facts["free"])
+    return facts
+
+
+def plan(sources: dict[str, Any], minutes: float) -> Plan:
+    return make_plan(minutes, sources)
+
+
+def test_more_time_buys_a_larger_model(machine: dict[str, Any], sources: dict[str, Any]) -> None:
+    order = {f"bertjax:{size}": number for number, size in enumerate(module.SIZES)}
+    chosen = [plan(sources, minutes) for minutes in (1.5, 10, 300, 30_000)]
+    ranks = [order[each.name] for each in chosen]
+    assert ranks == sorted(ranks) and ranks[0] < ranks[-1]
+    losses = [each.best.nats_per_byte for each in chosen]
+    assert losses == sorted(losses, reverse=True)
+    for each in chosen:
+        assert each.tenfold.nats_per_byte < each.best.nats_per_byte <= each.half.nats_per_byte
+
+
+def test_plan_is_a_config(machine: dict[str, Any], sources: dict[str, Any], tmp_path: Path) -> None:
+    planned = plan(sources, 60)
+    steps = planned.cfg.train.num_steps
+    per_second = planned.best.step.tokens_per_second
+    tokens = steps * planned.cfg.train.batch_size * planned.cfg.data.seq_len
+    assert tokens / per_second == pytest.approx(0.9 * 3600, rel=0.05)
+    assert planned.cfg.schedule.warmup_steps == (steps + 19) // 20  # it follows the length
+    path = tmp_path / "planned.py"
+    path.write_text(config_file(planned, sources["data.sources"]))
+    assert config_values(read_config_file(str(path))) == config_values(planned.cfg)
+    load_config(str(path))
+
+
+def test_little_text_is_read_often_with_strong_decay(machine: dict[str, Any], sources: dict[str, Any]) -> None:
+    machine["bytes"] = 2_000_000
+    planned = plan(sources, 600)
+    assert planned.best.epochs > 10 and planned.limit == "text"
+    assert planned.cfg.optimizer.weight_decay == pytest.approx(0.4)
+    machine["bytes"] = 10**12
+    assert plan(sources, 600).limit == "time"
+
+
+def test_memory_limits_the_size(machine: dict[str, Any], sources: dict[str, Any]) -> None:
+    machine["free"] = 150 * MIB  # mini fits, small does not
+    planned = plan(sources, 30_000)
+    assert planned.name in ("bertjax:micro", "bertjax:mini")
+    assert "memory" in planned.skipped["base"]
+    assert planned.limit == "memory"
+
+
+def test_too_little_time(machine: dict[str, Any], sources: dict[str, Any]) -> None:
+    machine["speed"] = 1e-3
+    with pytest.raises(UserError, match=r"minutes=1: 100 steps of bertjax:nano take .* minutes here"):
+        plan(sources, 1)
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf")])
+def test_time_is_a_positive_number(minutes: float, sources: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="must be a positive number"):
+        plan(sources, minutes)
+
+
+def test_says_what_it_planned(machine: dict[str, Any], sources: dict[str, Any]) -> None:
+    planned = plan(sources, 60)
+    text = "\n".join(describe_plan(planned))
+    assert planned.name in text and f"{planned.cfg.train.num_steps:,} steps" in text
+    assert "half the time" in text and "ten times" in text and "limited by" in text
+    values = values_of(planned)
+    assert (
+        values["config"] == planned.name and values["loss"]["low"] < values["loss"]["median"] < values["loss"]["high"]
+    )
+
+
+def test_batch_grows_with_the_tokens() -> None:
+    assert batch_size(5e6, 128, 64) == 64
+    assert batch_size(9e7, 128, 64) == 128
+    assert 256 <= batch_size(5e8, 128, 64) <= 512
+    assert batch_size(2e10, 128, 64) >= 2048
+
+
+def test_counts_in_words() -> None:
+    assert [format_count(each) for each in (950, 12_300, 4.1e6, 2.5e9)] == ["950", "12.3 k", "4.1 M", "2.5 G"]
+
+
+def test_file_must_be_python(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"save=.*must end in \.py"):
+        bertjax.plan("builtin:python-docs", 5, save=tmp_path / "plan.json")

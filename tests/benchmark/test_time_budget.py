@@ -1,0 +1,136 @@
+"""Runs for a given time: the decision, and that a run resumes to the same weights before and after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+import bertjax
+from bertjax.benchmark import plan
+from bertjax.benchmark.measured_step import MeasuredStep
+from bertjax.benchmark.time_budget import TimeBudget, new_budget, require_one_length
+from bertjax.errors import UserError
+from bertjax.experiment.config import load_config
+
+BUDGET = TimeBudget(10, None, {}, num_steps=1000, warmup_steps=50, interval=50)
+
+
+def test_decides_by_the_time_between_two_evaluations() -> None:
+    """30 s of compiling, 20 s per 50 steps: at step 100 70 s are gone, and compiling again takes 30."""
+    decided = dataclasses.replace(BUDGET, seconds={"50": 50.0, "100": 70.0}).decide()
+    assert decided.decided == 100 + int((600 - 70 - 30 - 5) / 20 * 50)
+
+
+@pytest.mark.parametrize("seconds", [{"100": 40.0}, {"50": 45.0, "100": 40.0}])
+def test_decides_with_one_evaluation(seconds: dict[str, float]) -> None:
+    """A run that was resumed between the two knows the first one only if that survived."""
+    decided = dataclasses.replace(BUDGET, seconds=seconds).decide().decided
+    assert decided is not None and 1000 <= decided <= 1500
+
+
+def test_ends_soon_when_the_time_is_over() -> None:
+    assert dataclasses.replace(BUDGET, seconds={"50": 400.0, "100": 800.0}).decide().decided == 101
+
+
+def test_configures_the_run() -> None:
+    cfg = BUDGET.configure(load_config("quickstart"))
+    assert cfg.train.num_steps == 1000 and cfg.schedule.warmup_steps == 50
+    assert cfg.eval.interval_steps == cfg.checkpoint.interval_steps == 50
+    later = dataclasses.replace(BUDGET, decided=3000).configure(load_config("quickstart"))
+    assert later.train.num_steps == 3000 and later.schedule.warmup_steps == 50
+
+
+def test_limited_epochs_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("text\n")
+    cfg = load_config("quickstart", {"data.sources": f"text:{tmp_path / 'text.txt'}@1..2"})
+    with pytest.raises(UserError, match=r"minutes decides the length of a run late.*set train\.num_steps instead"):
+        require_one_length(cfg)
+
+
+SMALL = {
+    "model.num_layers": 1,
+    "model.hidden_size": 16,
+    "model.num_heads": 2,
+    "model.intermediate_size": 16,
+    "data.vocab_size": 400,
+    "train.batch_size": 8,
+    "eval.num_batches": 1,
+    "eval.fill_mask": (),
+    "report.enabled": False,
+    "logging.tensorboard": False,
+}
+
+
+@pytest.fixture
+def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Values of a tiny run, whose speed is not measured before it begins."""
+    text = "\n\n".join(f"The {number} of all numbers is a number." for number in range(400))
+    (tmp_path / "text.txt").write_text(text)
+    values = {"data.sources": f"text:{tmp_path / 'text.txt'}", "data.cache_dir": str(tmp_path / "cache"), **SMALL}
+
+    def measure(cfg: Any, minutes: float, say: Any) -> tuple[MeasuredStep, int]:
+        return MeasuredStep("this config", cfg, 1, 1, 1.0, 1.0, 1.0, 1.0, 1, 1, 1.0), 60
+
+    monkeypatch.setattr(plan, "measure_length", measure)
+    # The same decision on any machine.
+    monkeypatch.setattr(TimeBudget, "decide", lambda self: dataclasses.replace(self, decided=80))
+    return values
+
+
+def weights(workdir: Path) -> dict[str, bytes]:
+    return {name: value.tobytes() for name, value in load_file(workdir / "export" / "model.safetensors").items()}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.long
+def test_resumes_to_the_same_weights(
+    tmp_path: Path, overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the decision (at step 6), between it and its checkpoint, and after it."""
+    whole = tmp_path / "whole"
+    bertjax.pretrain("quickstart", whole, overrides, minutes=5)
+    budget = TimeBudget.read(whole)
+    assert budget is not None and budget.decided == 80 and budget.decision_step == 6
+    assert json.loads((whole / "config.json").read_text())["train"]["num_steps"] == 80
+
+    for killed_at in (3, 6, 12):
+        resumed = tmp_path / f"killed-{killed_at}"
+        with monkeypatch.context() as patch:
+            patch.setattr("bertjax.report.training_callbacks.ReportWriter.on_evaluate", die_at(killed_at))
+            with pytest.raises(Killed):
+                bertjax.pretrain("quickstart", resumed, overrides, minutes=5)
+        bertjax.pretrain("quickstart", resumed, overrides, minutes=5)
+        assert weights(resumed) == weights(whole)
+
+    with pytest.raises(UserError, match=r"holds a run of 5 minutes, not 7: the same command resumes it"):
+        bertjax.pretrain("quickstart", resumed, overrides, minutes=7)
+
+
+def die_at(killed_at: int) -> Any:
+    def on_evaluate(self: Any, step: int, *rest: Any) -> None:
+        if step == killed_at:
+            raise Killed
+
+    return on_evaluate
+
+
+@pytest.mark.long
+def test_a_run_of_another_kind_is_refused(tmp_path: Path, overrides: dict[str, Any]) -> None:
+    bertjax.pretrain("quickstart", tmp_path / "run", {**overrides, "train.num_steps": 2})
+    with pytest.raises(UserError, match="holds a run that was not begun with minutes"):
+        bertjax.pretrain("quickstart", tmp_path / "run", overrides, minutes=5)
+
+
+def test_budget_follows_the_measured_length() -> None:
+    cfg = load_config("quickstart")
+    step = MeasuredStep("this config", cfg, 1, 1, 1.0, 1.0, 1.0, 1.0, 1, 1, 1.0)
+    budget = new_budget(5, step, 2000, "bertjax:nano", {"train.num_steps": 2000})
+    assert (budget.warmup_steps, budget.interval, budget.decision_step) == (100, 100, 200)
