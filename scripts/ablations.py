@@ -108,7 +108,7 @@ def measure(workdir: Path, options: argparse.Namespace) -> dict[str, float]:
     if options.pairs:
         call("eval-minimal-pairs", "--model", model, "--pairs", *options.pairs, "--out", str(workdir / "pairs.jsonl"))
         pairs = [json.loads(line) for line in (workdir / "pairs.jsonl").read_text().splitlines()]
-        outcome["pairs"] = fmean(each["correct"] for each in pairs)
+        outcome["pairs"] = fmean(each["score_good"] > each["score_bad"] for each in pairs)
     return outcome
 
 

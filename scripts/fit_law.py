@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
+from bertjax.benchmark.loss_law import FILE, LossLaw
+
 ROOT = Path(__file__).parents[1]
 POINTS = ROOT / "scripts" / "law_points.csv"
-LAW = ROOT / "bertjax" / "benchmark" / "loss_law.json"
 SAMPLES = 200
 SIGMA = 0.01
 """Deviation of the share between runs that differ in their seed alone."""
@@ -32,12 +33,10 @@ DEVIATION = np.array([0.25, 0.7, 0.15, 0.7, 0.25, 0.9])
 
 def shares(logs: np.ndarray, runs: np.ndarray) -> np.ndarray:
     """Returns the law's share of the unigram loss for runs [n, (parameters, tokens, unique)]."""
-    e, a, alpha, b, beta, r = np.exp(logs)
-    parameters, tokens, unique = runs.T
-    repeats = np.maximum(tokens / unique - 1, 0)
-    worth = np.where(repeats > 0, unique * (1 + r * -np.expm1(-repeats / r)), tokens)
-    fitted: np.ndarray = e + a * (parameters / 1e6) ** -alpha + b * (worth / 1e7) ** -beta
-    return fitted
+    names = ("E", "A", "alpha", "B", "beta", "R", "sigma")
+    values = dict(zip(names, np.exp([*logs, 0.0])[:, None], strict=True))
+    law = LossLaw(**values, tokens=(0.0, 0.0), parameters=(0.0, 0.0))
+    return np.concatenate([law.shares(*run) for run in runs.tolist()])
 
 
 def fit(runs: np.ndarray, measured: np.ndarray, mean: np.ndarray) -> np.ndarray:
@@ -69,7 +68,7 @@ def main() -> None:
         "parameters": [float(runs[:, 0].min()), float(runs[:, 0].max())],
         "samples": [[*map(lambda value: float(f"{value:.5g}"), np.exp(sample)), round(sigma, 5)] for sample in samples],
     }
-    LAW.write_text(json.dumps(values) + "\n", encoding="utf-8")
+    FILE.write_text(json.dumps(values) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """A law of held-out losses by parameters and tokens, fitted by `scripts/fit_law.py` to runs of the recipe `bertjax`.
 
-    loss / unigram loss = E + A (N / 1e6)^-alpha + B (D' / 1e7)^-beta,   D' = U + U R* (1 - exp(-(D / U - 1) / R*))
+    loss / unigram loss = E + A (N' / 1e6)^-alpha + B (D' / 1e7)^-beta
+    D' = U (1 + R* (1 - exp(-(D / U - 1) / R*))),   N' = V (1 + 5.3 (1 - exp(-(N / V - 1) / 5.3)))
 
-N: parameters without the word table; D: tokens read; U: different tokens (arXiv:2305.16264, whose term for too many
-parameters is left out). The loss is that of masked tokens, in nats, as a share of the loss of guessing by frequency,
-so that it can be carried over to another text or vocabulary; that it can is an assumption.
+N: parameters without the word table; D: tokens read; U: different tokens; V: the parameters for which one epoch of the
+text is optimal, at most N (arXiv:2305.16264). The loss is that of masked tokens, in nats, as a share of the loss of
+guessing by frequency, so that it can be carried over to another text or vocabulary; that it can is an assumption.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import NamedTuple, Self
 import numpy as np
 
 FILE = Path(__file__).with_name("loss_law.json")
+EXCESS = 5.3
+"""R_N* of arXiv:2305.16264: what parameters are worth that are too many for the text."""
 INTERVAL = (5.0, 95.0)
 """Percentiles between which an expected loss is printed."""
 
@@ -69,9 +72,11 @@ class LossLaw:
             tokens: tokens read.
             unique: tokens of the text.
         """
-        repeats = max(tokens / unique - 1.0, 0.0)
-        worth = min(tokens, unique) if repeats == 0 else unique * (1.0 + self.R * -np.expm1(-repeats / self.R))
-        return self.E + self.A * (parameters / 1e6) ** -self.alpha + self.B * np.power(worth / 1e7, -self.beta)
+        optimal = 1e6 * (self.alpha * self.A / (self.beta * self.B) * (unique / 1e7) ** self.beta) ** (1 / self.alpha)
+        body = saturate(parameters, np.minimum(optimal, parameters), EXCESS)
+        read = saturate(tokens, min(tokens, unique), self.R)
+        shares: np.ndarray = self.E + self.A * (body / 1e6) ** -self.alpha + self.B * (read / 1e7) ** -self.beta
+        return shares
 
     def expect(self, parameters: float, tokens: float, unique: float) -> Expected:
         """Returns the share to expect of a run. Args: those of `shares`."""
@@ -83,6 +88,13 @@ class LossLaw:
     def covers(self, parameters: float, tokens: float) -> bool:
         """Returns whether a run lies within twice the range that was measured."""
         return parameters <= 2 * self.parameters[1] and tokens <= 2 * self.tokens[1]
+
+
+def saturate(amount: float, full: np.ndarray | float, limit: np.ndarray | float) -> np.ndarray:
+    """Returns what an amount is worth whose part above `full` is worth less and less, at most `limit` times `full`."""
+    excess = amount / np.asarray(full) - 1.0
+    worth: np.ndarray = full * (1.0 - limit * np.expm1(-excess / limit))
+    return worth
 
 
 @functools.cache

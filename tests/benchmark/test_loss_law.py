@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.benchmark.loss_law import FILE, LossLaw, read_law
+from bertjax.benchmark.loss_law import FILE, LossLaw, read_law, saturate
 
 
 @pytest.fixture
@@ -27,24 +27,37 @@ def law() -> LossLaw:
 
 
 def test_is_the_formula(law: LossLaw) -> None:
-    assert law.shares(1e6, 1e7, 1e9)[0] == pytest.approx(0.3 + 0.1 + 0.2)
-    assert law.shares(8e6, 1e7, 1e9)[0] == pytest.approx(0.3 + 0.1 * 8**-0.35 + 0.2)
+    assert law.shares(1e6, 1e7, 1e12)[0] == pytest.approx(0.3 + 0.1 + 0.2)
+    assert law.shares(8e6, 1e7, 1e12)[0] == pytest.approx(0.3 + 0.1 * 8**-0.35 + 0.2)
 
 
 def test_repeated_tokens_are_worth_less_and_less(law: LossLaw) -> None:
-    """2305.16264: as much as new ones in the first epochs, at most R* + 1 epochs in all."""
-    fresh, twice = law.shares(1e6, 2e7, 1e9)[0], law.shares(1e6, 2e7, 1e7)[0]
+    """As much as new ones in the first epochs, in the end those of R* + 1 epochs."""
+    fresh, twice = law.shares(1e5, 2e7, 1e9)[0], law.shares(1e5, 2e7, 1e7)[0]
     assert fresh < twice < fresh + 0.002
-    endless = law.shares(1e6, 1e15, 1e7)[0]
-    assert endless == pytest.approx(0.4 + 0.2 * 17**-0.35)
+    excess = law.shares(1e6, 1e7, 1e7)[0] - 0.2  # of the parameters, which are too many for so little text
+    assert law.shares(1e6, 1e15, 1e7)[0] == pytest.approx(excess + 0.2 * 17**-0.35)
     losses = [law.shares(1e6, tokens, 1e7)[0] for tokens in (1e6, 9e6, 1e7, 1.1e7, 5e7, 1e9)]
     assert losses == sorted(losses, reverse=True)
+
+
+def test_parameters_beyond_the_text_are_worth_little(law: LossLaw) -> None:
+    """With A = B / 2 and equal exponents, one epoch of U tokens is optimal for U / 10 * 2^-(1 / 0.35) parameters."""
+    optimal = 1e6 * 0.5 ** (1 / 0.35)
+    assert law.shares(0.9 * optimal, 1e7, 1e7)[0] == pytest.approx(0.3 + 0.1 * (0.9 * optimal / 1e6) ** -0.35 + 0.2)
+    assert law.shares(1e12, 1e7, 1e7)[0] == pytest.approx(0.3 + 0.1 * (6.3 * optimal / 1e6) ** -0.35 + 0.2)
+
+
+def test_worth_is_continuous() -> None:
+    assert saturate(10.0, 10.0, 5.0) == pytest.approx(10.0)
+    assert saturate(10.001, 10.0, 5.0) == pytest.approx(10.001, abs=1e-6)
+    assert saturate(1e9, 10.0, 5.0) == pytest.approx(60.0)
 
 
 def test_an_interval_holds_the_median_and_the_noise_of_a_run(law: LossLaw) -> None:
     wide = dataclasses.replace(law, **{name: np.repeat(getattr(law, name), 200) for name in ("E", "A", "alpha", "B")})
     wide = dataclasses.replace(wide, beta=law.beta.repeat(200), R=law.R.repeat(200), sigma=np.full(200, 0.01))
-    expected = wide.expect(1e6, 1e7, 1e9)
+    expected = wide.expect(1e6, 1e7, 1e12)
     assert expected.median == pytest.approx(0.6)
     assert expected.low < expected.median < expected.high
     assert expected.high - expected.low == pytest.approx(2 * 1.645 * 0.01, rel=0.25)
