@@ -41,7 +41,7 @@ def sources(tmp_path: Path) -> dict[str, Any]:
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Speed and text of an imaginary machine."""
     facts: dict[str, Any] = {"speed": 1.0, "bytes": 100_000_000, "free": 2**36}
-    coefficients = [each * np.ones(1) for each in (0.3, 0.2, 0.35, 0.2, 0.35, 60.0, 0.01)]
+    coefficients = [np.full(50, each) for each in (0.3, 0.2, 0.35, 0.2, 0.35, 60.0, 0.01)]
     monkeypatch.setattr(module, "read_law", lambda: LossLaw(*coefficients, (1e6, 1e8), (1e6, 1e7)))
     monkeypatch.setattr(module, "measure_step", lambda *each: measured(*each, speed=facts["speed"]))
     text = lambda *_: TextSize(1000, facts["bytes"], True, Path("sample"), 1000)  # noqa: E731
