@@ -29,6 +29,8 @@ RECIPE = "bertjax"
 SIZES = ("nano", "micro", "mini", "small", "base")
 LEAST_STEPS = 100
 """Steps of the shortest run that is planned."""
+LEAST_BYTES = 100_000
+"""Bytes of the smallest text that a plan is made for."""
 MANY_EPOCHS = 10.0
 """Epochs above which weights decay four times as strongly (LTG-BERT's authors for texts that are read so often)."""
 _OPTIMISM = 1.5  # a size that is not measured is at most so much faster than its parameters suggest
@@ -118,15 +120,20 @@ def make_plan(minutes: float, overrides: Mapping[str, Any], say: Callable[[str],
     with tempfile.TemporaryDirectory(prefix="bertjax-plan-") as folder:
         say("reading the text")
         text = measure_text(inputs.all_sources(base), base.data.encoding_errors, Path(folder))
-        measured, skipped = _measure_sizes(overrides, text, seconds, Path(folder), say)
+        if text.bytes < LEAST_BYTES:
+            raise UserError(
+                f"{named('text')}: {text.bytes:,} bytes are too little to learn a language from; a plan needs at least "
+                f"{LEAST_BYTES:,}"
+            )
+        measured, guessed, skipped = _measure_sizes(overrides, text, seconds, Path(folder), say)
     law = read_law()
-    consider = functools.partial(_candidate, law, text)
+    consider = functools.partial(_planned_run, law, text)
     sizes = tuple(consider(step, seconds) for step in measured)
     best = _best(sizes)
     if best is None:
         raise too_short(minutes, measured[0])
     half = _best([consider(step, seconds / 2) for step in measured]) or best
-    tenfold = _best([consider(step, seconds * 10) for step in measured]) or best
+    tenfold = _best([consider(step, seconds * 10) for step in (*measured, *guessed)]) or best
     return Plan(
         minutes=minutes,
         text=text,
@@ -183,45 +190,58 @@ def require_minutes(minutes: float) -> float:
 
 def _measure_sizes(
     overrides: Mapping[str, Any], text: TextSize, seconds: float, folder: Path, say: Callable[[str], None]
-) -> tuple[list[MeasuredStep], dict[str, str]]:
-    """Measures sizes from the smallest on, until one could not be better even if it were fast for its size."""
-    law, measured, skipped = read_law(), list[MeasuredStep](), dict[str, str]()
+) -> tuple[list[MeasuredStep], list[MeasuredStep], dict[str, str]]:
+    """Measures sizes from the smallest on, but for those that could not be better even if they were fast.
+
+    Returns:
+        The measured sizes, guesses of the others that fit into the memory, and why these were not measured.
+    """
+    measured, guessed, skipped = list[MeasuredStep](), list[MeasuredStep](), dict[str, str]()
     for size in SIZES:
         name = f"{RECIPE}:{size}"
         cfg = load_config(name, overrides)
-        if measured and (reason := _hopeless(law, text, measured, cfg, seconds)):
-            skipped[size] = reason
-            continue
+        if measured:
+            guess = _guess(measured[-1], name, cfg)
+            if (needed := guess.state_bytes + guess.step_bytes) > _free_bytes():
+                skipped[size] = f"needs about {format_bytes(needed)} of memory"
+                continue
+            if reason := _hopeless(text, measured, guess, seconds):
+                guessed.append(guess)
+                skipped[size] = reason
+                continue
         say(f"measuring {name}")
-        step = measure_step(name, cfg, text, folder)
-        measured.append(step)
-        if (free := available_bytes()) is not None and jax.default_backend() == "cpu":
-            needed = step.state_bytes + step.step_bytes
-            if needed > free:
-                skipped[size] = f"needs {format_bytes(needed)} of memory, {format_bytes(free)} are free"
-    return measured, skipped
+        measured.append(measure_step(name, cfg, text, folder))
+    return measured, guessed, skipped
 
 
-def _hopeless(law: LossLaw, text: TextSize, measured: list[MeasuredStep], cfg: ConfigDict, seconds: float) -> str:
-    """Returns why a size need not be measured, "" if it may be the best; as if it were fast for its parameters."""
-    last, body = measured[-1], body_parameters(cfg)
-    scale = body / last.body
-    guess = last._replace(
+def _guess(smaller: MeasuredStep, name: str, cfg: ConfigDict) -> MeasuredStep:
+    """Guesses the step of a larger size: as many FLOPs per second as the smaller one."""
+    scale = (body := body_parameters(cfg)) / smaller.body
+    return smaller._replace(
+        title=name,
+        cfg=cfg,
+        parameters=round(smaller.parameters * scale),
         body=body,
-        tokens_per_second=_OPTIMISM * last.tokens_per_second / scale,
-        step_bytes=round(last.step_bytes * math.sqrt(scale)),
-        state_bytes=round(last.state_bytes * scale),
+        tokens_per_second=smaller.tokens_per_second / scale,
+        step_bytes=round(smaller.step_bytes * math.sqrt(scale)),
+        state_bytes=round(smaller.state_bytes * scale),
     )
+
+
+def _free_bytes() -> float:
+    """Returns the memory that a run may take; no limit where it is that of an accelerator, which says so itself."""
     free = available_bytes() if jax.default_backend() == "cpu" else None
-    if free is not None and guess.state_bytes + guess.step_bytes > _MEMORY_SHARE * free:
-        return f"needs about {format_bytes(guess.state_bytes + guess.step_bytes)} of memory"
-    consider = functools.partial(_candidate, law, text)
-    for times in (1.0, 10.0):
-        best = _best([consider(step, times * seconds) for step in measured])
-        there = consider(guess, times * seconds)
-        if there.tokens > 0 and (best is None or there.nats_per_byte < best.nats_per_byte):
-            return ""
-    return "too slow here to be better"
+    return math.inf if free is None else _MEMORY_SHARE * free
+
+
+def _hopeless(text: TextSize, measured: list[MeasuredStep], guess: MeasuredStep, seconds: float) -> str:
+    """Returns why a size need not be measured, "" if it may be the best."""
+    consider = functools.partial(_planned_run, read_law(), text)
+    fast = consider(guess._replace(tokens_per_second=_OPTIMISM * guess.tokens_per_second), seconds)
+    best = _best([consider(step, seconds) for step in measured])
+    if fast.tokens < LEAST_STEPS * guess.tokens_per_step:
+        return f"fewer than {LEAST_STEPS} steps in this time"
+    return "" if best is None or fast.nats_per_byte < best.nats_per_byte else "too slow here to be better"
 
 
 def body_parameters(cfg: ConfigDict) -> int:
@@ -230,7 +250,7 @@ def body_parameters(cfg: ConfigDict) -> int:
     return int(model.num_layers * (4 * model.hidden_size**2 + 3 * model.hidden_size * model.intermediate_size))
 
 
-def _candidate(law: LossLaw, text: TextSize, step: MeasuredStep, seconds: float) -> PlannedRun:
+def _planned_run(law: LossLaw, text: TextSize, step: MeasuredStep, seconds: float) -> PlannedRun:
     tokens = max(step.steps_in(seconds), 0) * step.tokens_per_step
     unique = text.bytes * step.tokens_per_byte
     return PlannedRun(

@@ -95,6 +95,12 @@ def test_memory_limits_the_size(machine: dict[str, Any], sources: dict[str, Any]
     assert planned.limit == "memory"
 
 
+def test_too_little_text(machine: dict[str, Any], sources: dict[str, Any]) -> None:
+    machine["bytes"] = 99_999
+    with pytest.raises(UserError, match="text: 99,999 bytes are too little to learn a language from"):
+        plan(sources, 60)
+
+
 def test_too_little_time(machine: dict[str, Any], sources: dict[str, Any]) -> None:
     machine["speed"] = 1e-3
     with pytest.raises(UserError, match=r"minutes=1: 100 steps of bertjax:nano take .* minutes here"):
