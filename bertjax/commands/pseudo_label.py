@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from bertjax.commands.arguments import BatchTokens, Column, File, Flag, Header, Model, RequiredOut, as_list
 from bertjax.commands.predict import first_record, make_predictor, require_files
 from bertjax.commands.signatures import command
-from bertjax.config.task import ClassificationConfig, TaskConfig
+from bertjax.config.task import ClassificationConfig, MultilabelConfig, TaskConfig
 from bertjax.errors import UserError, named, require_at_least
 from bertjax.experiment.open_model import open_model
 from bertjax.finetuning.readers.examples import TextExamples
@@ -163,7 +163,8 @@ def _classifier(model: Any, settings: dict[str, Any], files: Sequence[str], toke
     opened = open_model(model, finetuned=True)
     task = infer_task_kind(opened.model, opened.trained.kind if opened.trained else None)
     predictor = make_predictor(opened, task, settings, first_record(files), tokens)
-    if not (predictor.config.spec.has_classes and predictor.config.spec.reads_texts):
+    spec = predictor.config.spec
+    if not (spec.has_classes and spec.reads_texts) or spec is MultilabelConfig:
         raise UserError(
             f"{named('model')} {model} is a model of kind {predictor.config.kind}; labels come from a classifier"
         )

@@ -91,6 +91,7 @@ TASK_KINDS: Registry[Any] = Registry(
     "bertjax.tasks",
     {
         "classification": "bertjax.config.task_kinds:ClassificationConfig",
+        "multilabel": "bertjax.config.task_kinds:MultilabelConfig",
         "regression": "bertjax.config.task_kinds:RegressionConfig",
         "tokens": "bertjax.config.task_kinds:TokensConfig",
         "qa": "bertjax.config.task_kinds:QaConfig",
@@ -101,7 +102,8 @@ TASK_KINDS: Registry[Any] = Registry(
     prefix="task",
     hints={
         "classification": "text_classification sequence_classification sentiment sst2 sst_2 nli mnli qnli rte mrpc qqp "
-        "cola glue multilabel multi_label multilabel_classification",
+        "cola glue",
+        "multilabel": "multi_label multilabel_classification multi_label_classification goemotions",
         "regression": "sts stsb sts_b similarity score",
         "tokens": "ner pos conll tagging token_classification chunking",
         "qa": "squad question_answering extractive_qa",

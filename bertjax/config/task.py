@@ -12,7 +12,14 @@ from bertjax.config.registry import Choices
 from bertjax.config.sources import Source, parse_task_source
 from bertjax.config.task_kinds import PLAIN_TAGS as PLAIN_TAGS
 from bertjax.config.task_kinds import ClassificationConfig as ClassificationConfig
-from bertjax.config.task_kinds import QaConfig, Seq2SeqTaskConfig, TaskKind, TokensConfig, task_settings
+from bertjax.config.task_kinds import (
+    MultilabelConfig,
+    QaConfig,
+    Seq2SeqTaskConfig,
+    TaskKind,
+    TokensConfig,
+    task_settings,
+)
 from bertjax.config.task_kinds import RegressionConfig as RegressionConfig
 from bertjax.errors import UserError, named
 
@@ -26,8 +33,9 @@ class TaskConfig(Settings, group="task"):
     kind: str = setting(
         "classification",
         choices=Choices(TASK_KINDS),
-        help="classification of texts or pairs of texts, regression, tokens (a label per word), qa (the answer is a "
-        "span of a context) or seq2seq (a text that follows from a text: translations, summaries).",
+        help="classification of texts or pairs of texts, multilabel (any number of labels per text), regression, "
+        "tokens (a label per word), qa (the answer is a span of a context) or seq2seq (a text that follows from a "
+        "text: translations, summaries).",
     )
     train: tuple[str, ...] = setting(
         (),
@@ -126,6 +134,11 @@ class TaskConfig(Settings, group="task"):
         return self.settings if isinstance(self.settings, TokensConfig) else TokensConfig()
 
     @property
+    def multilabel(self) -> MultilabelConfig:
+        """Settings of `task.multilabel`, the defaults for other kinds."""
+        return self.settings if isinstance(self.settings, MultilabelConfig) else MultilabelConfig()
+
+    @property
     def qa(self) -> QaConfig:
         """Settings of `task.qa`, the defaults for other kinds."""
         return self.settings if isinstance(self.settings, QaConfig) else QaConfig()
@@ -188,6 +201,9 @@ class TaskConfig(Settings, group="task"):
         if self.pair_column is not None and (self.spec.has_targets or self.spec is TokensConfig):
             key, kind = named("task.pair_column"), named("task.kind", self.kind)
             raise UserError(f"{key}={self.pair_column!r}: {kind} reads one text; set {key} to None")
+        if self.multilabel.label_columns and self.label_column is not None:
+            key = named("task.label_column")
+            raise UserError(f"task.multilabel.label_columns names the labels: set {key} to None")
         chosen = [column for column in columns.values() if column is not None]
         if len(set(chosen)) < len(chosen):
             first, second, third, last = (named(f"task.{key}") for key in columns)
@@ -205,7 +221,13 @@ class TaskConfig(Settings, group="task"):
             raise UserError(f"task.labels: task.kind={self.kind} has none; leave it empty")
         if len(set(self.labels)) < len(self.labels):
             raise UserError("task.labels names a label twice")
-        if len(self.labels) == 1:
+        columns = self.multilabel.label_columns
+        if columns and self.labels and len(columns) != len(self.labels):
+            raise UserError(
+                f"task.labels names {len(self.labels)} labels, task.multilabel.label_columns {len(columns)} columns: "
+                "give one name per column, in their order"
+            )
+        if len(self.labels) == 1 and self.spec is not MultilabelConfig:
             raise UserError("task.labels has one label: a task needs at least two")
         if any(label != label.strip() or not label for label in self.labels):
             raise UserError("task.labels: a label is blank, or has blanks around it")

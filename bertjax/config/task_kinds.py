@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.fields import Settings, read_group, setting
+from bertjax.errors import UserError
 
 PLAIN_TAGS = "plain"
 
@@ -34,7 +35,6 @@ class TaskKind(Settings):
         columns: Names of the columns of text and label by default.
         has_targets: Whether labels are texts, which a decoder predicts.
         has_classes: Whether labels are named classes (`task.labels`, `task.class_weights`).
-        config_keys: Further keys of config.json of an export: what libraries make of the head's outputs.
         output_labels: Names of the outputs of a head without classes; None: those of the model stay.
         per_token: Whether the head scores tokens instead of examples.
         reads_texts: Whether an example is a text or a pair of texts in columns of the user's choice.
@@ -54,7 +54,6 @@ class TaskKind(Settings):
     columns: ClassVar[tuple[str, str]] = ("text", "label")
     has_targets: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
-    config_keys: ClassVar[Mapping[str, Any]] = {}
     output_labels: ClassVar[tuple[str, ...] | None] = None
     per_token: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = False
@@ -65,6 +64,16 @@ class TaskKind(Settings):
     def from_config(cls, cfg: ConfigDict) -> Self:
         """Reads the settings of the kind from a whole config."""
         return read_group(cfg, cls)
+
+    @property
+    def config_keys(self) -> Mapping[str, Any]:
+        """Further keys of config.json of an export: what libraries make of the head's outputs."""
+        return {}
+
+    @property
+    def tuning_fraction(self) -> float:
+        """Share of the training examples that `TaskMethods.tune` gets instead of training; 0: nothing is tuned."""
+        return 0.0
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -97,6 +106,65 @@ class ClassificationConfig(TaskKind, group="task.classification"):
 
 
 @dataclasses.dataclass(frozen=True)
+class MultilabelConfig(TaskKind, group="task.multilabel"):
+    """Any number of labels per text or pair of texts (GoEmotions, arXiv:2005.00547)."""
+
+    name, title, head = "multilabel", "multi-label classification", "sequence_classification"
+    task_class = "bertjax.finetuning.multilabel:MultilabelTask"
+    main_metric, label_array = "micro_f1", "multi_labels"
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "micro_f1": ("share", "F1 of all decisions together."),
+        "macro_f1": ("share", "Mean F1 of the labels (of classification: of those that occur)."),
+        "samples_f1": ("share", "Mean F1 of the examples."),
+        "map": ("share", "Mean average precision of the labels: needs no threshold."),
+        "exact_match": ("share", "Examples whose labels are all right."),
+    }
+    has_classes = reads_texts = True
+
+    separator: str = setting(
+        ",", help="Separates the labels of an example where `label_column` holds text; lists need none."
+    )
+    label_columns: tuple[str, ...] = setting(
+        (),
+        help="Columns with a label each, 0 or 1 per example, in the order of their ids; they name the labels unless "
+        "`task.labels` does. (): `label_column` holds the labels.",
+    )
+    thresholds: tuple[float, ...] = setting(
+        (0.5,),
+        above=0.0,
+        below=1.0,
+        resume=True,
+        help="Probability from which a label is predicted: one for all, or one per label. Tuned ones replace it.",
+    )
+    tune_thresholds: str = setting(
+        "none",
+        choices=("none", "one", "per_label"),
+        help="one: the threshold with the best micro F1; per_label: of every label that with its best F1. Examples of "
+        "`tune_fraction` decide; the run and its export store the thresholds of the exported weights.",
+    )
+    tune_fraction: float = setting(
+        0.1, above=0.0, below=1.0, help="Share of the training examples that tune thresholds and are not trained on."
+    )
+
+    def check(self) -> None:
+        if not self.separator:
+            raise UserError("task.multilabel.separator is empty: name the text between two labels, such as ,")
+        if not self.thresholds:
+            raise UserError("task.multilabel.thresholds is empty: give one number, or one per label")
+        if len(set(self.label_columns)) < len(self.label_columns):
+            raise UserError("task.multilabel.label_columns names a column twice")
+
+    @property
+    def config_keys(self) -> Mapping[str, Any]:
+        tuned = {} if self.thresholds == (0.5,) else {"thresholds": list(self.thresholds)}
+        return {"problem_type": "multi_label_classification", **tuned}
+
+    @property
+    def tuning_fraction(self) -> float:
+        return 0.0 if self.tune_thresholds == "none" else self.tune_fraction
+
+
+@dataclasses.dataclass(frozen=True)
 class RegressionConfig(TaskKind, group="task.regression"):
     """A number per text or pair of texts; has no settings of its own."""
 
@@ -109,12 +177,13 @@ class RegressionConfig(TaskKind, group="task.regression"):
         "mse": ("squared label", "Mean squared error."),
     }
     output_labels = ("LABEL_0",)
-    # Without them a pipeline and a CrossEncoder take the sigmoid of a single output.
-    config_keys: ClassVar[dict[str, Any]] = {
-        "problem_type": "regression",
-        "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
-    }
     reads_texts = True
+
+    @property
+    def config_keys(self) -> Mapping[str, Any]:
+        # Without them a pipeline and a CrossEncoder take the sigmoid of a single output.
+        activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        return {"problem_type": "regression", "sentence_transformers": activation}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,8 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.extensions import TASK_KINDS
+from bertjax.config.fields import names_where
+from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import named
 from bertjax.experiment import build
@@ -41,6 +43,7 @@ from bertjax.experiment.workdir import (
     write_config,
 )
 from bertjax.finetuning.batches import TaskBatches
+from bertjax.finetuning.evaluate import Tuner
 from bertjax.metrics import scores_line
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
@@ -113,6 +116,7 @@ def train_task(
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
     callback = callback or Callback()
     feed = task_feed(exp, task, batches, callback.on_task_scores)
+    evaluate = feed.evaluate(exp.programs[-1])
     with contextlib.closing(checkpoints), processes.abort_on_error():
         state, restored_meta = _restore_or_init(exp, task, feed, checkpoints, processes)
         for key, before, now in changes:
@@ -132,18 +136,28 @@ def train_task(
         is_last = step == int(state.step) and len(averaged) == 1
         if not metrics or not is_last:  # the loop has just evaluated other weights, or none
             with jax.set_mesh(exp.mesh):
-                metrics = dict(feed.evaluate(exp.programs[-1])(params, exp.frozen))
+                metrics = dict(evaluate(params, exp.frozen))
         if step != int(state.step) and cfg.report.enabled:
             processes.run_on_first("the report", lambda: callback.on_best_params(workdir, int(state.step), step))
     if metrics:
         of_steps = f"step {step}" if len(averaged) == 1 else f"average of steps {', '.join(map(str, averaged))}"
         print(f"held out, {of_steps}: {scores_line(metrics)}")
+    if isinstance(evaluate, Tuner):
+        _store_tuned(exp.cfg, evaluate.config)
+        processes.run_on_first("the work directory", lambda: write_config(workdir, exp.cfg))
     params = build.unpadded_params(params, exp.model)
     if cfg.export.at_end:
         meta = {"tokens": feed.tokens, "examples": feed.examples}
         run_to_export = StoredRun(exp, task.tokenizer, params, step, meta, averaged)
         processes.run_on_first("the export", lambda: export_run(run_to_export, workdir, workdir / "export"))
     return metrics
+
+
+def _store_tuned(cfg: ConfigDict, config: TaskConfig) -> None:
+    """Sets the keys of the kind of task to what was tuned."""
+    assert config.settings is not None
+    for name in names_where(type(config.settings), lambda each: each.key):
+        cfg.task[config.settings.group.rpartition(".")[2]][name] = getattr(config.settings, name)
 
 
 def _restore_or_init(

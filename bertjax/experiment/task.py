@@ -22,6 +22,7 @@ from bertjax.config.fields import PRESET, read_group, settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
+from bertjax.data.counter_rng import permutation
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_from_config import read_tokenizer, train_from_config
 from bertjax.errors import UserError, named
@@ -30,7 +31,7 @@ from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.workdir import has_checkpoints, read_settings
 from bertjax.finetuning.batches import TaskBatches, sequence_lengths
-from bertjax.finetuning.readers.examples import Examples
+from bertjax.finetuning.readers.examples import Examples, TextExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import TaskData, make_features, read_examples, task_methods
 from bertjax.hf.inputs import require_readable
@@ -55,6 +56,7 @@ class Split:
 class Task:
     """A task with its data, tokenized for one model.
 
+    `tuning` holds the training examples on which settings are tuned instead of weights, if there are such settings.
     `source` is None if a run is resumed, or starts without `init_from`. `encoder_decoder` is None where the config
     alone decides the decoder, or there is none.
     """
@@ -66,12 +68,14 @@ class Task:
     labels: tuple[str, ...]
     train: Split
     held_out: Split | None
+    tuning: Split | None
     source: SourceModel | None
 
     @property
     def splits(self) -> dict[str, Split]:
-        """Training examples and, if there are any, held-out ones."""
-        return {"train": self.train} | ({"eval": self.held_out} if self.held_out else {})
+        """Training examples and, if there are any, held-out ones and those for tuning."""
+        splits = {"train": self.train, "eval": self.held_out, "tuning": self.tuning}
+        return {name: split for name, split in splits.items() if split is not None}
 
     @property
     def notes(self) -> list[str]:
@@ -140,9 +144,27 @@ def read_task(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_P
         require_readable(decoder, config.seq2seq.max_target_length, "task.seq2seq.max_target_length")
     examples = read()
     labels = task_methods(config.kind).collect_labels(config, examples)
+    examples, for_tuning = _split_off(examples, config)
     training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
+    tuning = None if for_tuning is None else Split(for_tuning, make_features(config, for_tuning, tokenizer, labels))
     held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None
-    return Task(config, tokenizer, model, both, labels, training, held_out, source)
+    return Task(config, tokenizer, model, both, labels, training, held_out, tuning, source)
+
+
+def _split_off(examples: Examples, config: TaskConfig) -> tuple[Examples, Examples | None]:
+    """Returns the examples to train on and those to tune settings on, the same for every seed."""
+    fraction = config.settings.tuning_fraction if config.settings else 0.0
+    if not fraction:
+        return examples, None
+    assert isinstance(examples, TextExamples)
+    count, order = len(examples), permutation(len(examples), "examples for tuning", 0, 0)
+    size = max(1, round(count * fraction))
+    if size == count:
+        raise UserError(
+            f"task.train: {count:,} examples are too few to tune on {fraction:g} of them and train on others"
+        )
+    rest = examples.take(np.sort(order[size:]).tolist())
+    return dataclasses.replace(rest, notes=examples.notes), examples.take(np.sort(order[:size]).tolist())
 
 
 def _configured_model(
@@ -326,7 +348,7 @@ def _store_network(group: ConfigDict, model: EncoderConfig) -> None:
 
 
 def class_weights(config: Any, task: Task) -> tuple[str, ...]:
-    """Returns class weights as numbers: n / (K count) for "balanced", its root for "sqrt"; their mean is 1.
+    """Returns class weights as numbers, which `TaskMethods.class_weights` makes of "balanced" and "sqrt".
 
     Raises:
         UserError: a label has no training example.
@@ -334,13 +356,13 @@ def class_weights(config: Any, task: Task) -> tuple[str, ...]:
     if not config.class_weights or config.class_weights[0] not in ("balanced", "sqrt"):
         return tuple(config.class_weights)
     label_ids = task.train.data.features.labels[config.spec.label_array]
-    counts = task_methods(config.kind).class_counts(label_ids, len(task.labels)).astype(np.float64)
+    methods = task_methods(config.kind)
+    counts = methods.class_counts(label_ids, len(task.labels)).astype(np.float64)
     absent = [label for label, count in zip(task.labels, counts, strict=True) if not count]
     if absent:
         raise UserError(
             f"task.class_weights={config.class_weights[0]}: no training example has the label {absent[0]!r}; give the "
             "weights in numbers"
         )
-    weights = 1.0 / counts if config.class_weights[0] == "balanced" else counts**-0.5
-    weights *= counts.sum() / (weights * counts).sum()
+    weights = methods.class_weights(config.class_weights[0], counts, len(label_ids))
     return tuple(f"{weight:.6g}" for weight in weights)

@@ -16,7 +16,8 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.task import Split, Task
 from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_lengths
-from bertjax.finetuning.evaluate import Evaluator
+from bertjax.finetuning.evaluate import Evaluator, Tuner
+from bertjax.finetuning.features import Features
 from bertjax.finetuning.tasks import EvalResult
 from bertjax.training.sharding import local_sequences
 from bertjax.types import Params
@@ -33,11 +34,19 @@ def task_feed(
         batches: its training batches.
         on_scores: called with the detailed scores of every evaluation.
     """
-    held_out = task.held_out
-    evaluate = held_out_evaluator(exp, task.config, task.tokenizer, held_out, on_scores) if held_out else _no_metrics
+    evaluate: Callable[[Params, Any], Mapping[str, float]] = _no_metrics
+    if task.held_out:
+        evaluate = held_out_evaluator(exp, task.config, task.tokenizer, task.held_out, on_scores)
+    if task.tuning:
+        evaluate = _tuner(exp, task, task.tuning, evaluate)
     digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task.labels, task.train)}
     counts = {name: len(split.examples) for name, split in task.splits.items()}
     return build.Feed(batches, lambda program: evaluate, digests, task.train.data.features.num_tokens, counts)
+
+
+def _tuner(exp: build.Experiment, task: Task, split: Split, evaluate: Evaluator | Any) -> Tuner:
+    batches = _eval_batches(exp, task.config, task.tokenizer, split.data.features)
+    return Tuner(task.config, exp.objective, exp.mesh, split.data, batches, evaluate)
 
 
 def _no_metrics(params: Params, frozen: Any) -> Mapping[str, float]:
@@ -60,14 +69,23 @@ def held_out_evaluator(
         split: the held-out examples.
         on_scores: called with the detailed scores of every evaluation.
     """
-    features = split.data.features
+    batches = _eval_batches(exp, config, tokenizer, split.data.features)
+    where = f"task.kind={config.kind}"
+    cls = import_subclass(config.spec.evaluator_class, Evaluator, where, ("__call__", "names"))
+    evaluator: Evaluator = cls(
+        config, exp.objective, exp.mesh, tokenizer, split.examples, split.data, batches, on_scores
+    )
+    return evaluator
+
+
+def _eval_batches(exp: build.Experiment, config: TaskConfig, tokenizer: Tokenizer, features: Features) -> EvalBatches:
     lengths = list(sequence_lengths(features, None))
     if config.packing:
         limits = (exp.cfg.data.seq_len, -(-config.seq2seq.max_target_length // 8) * 8)
         lengths = list(limits[: len(lengths)])
     else:
         lengths[0] = max(lengths[0], exp.cfg.data.seq_len)
-    batches = EvalBatches(
+    return EvalBatches(
         features,
         batch_size=exp.cfg.eval.batch_size,
         pad_id=tokenizer.pad_id,
@@ -77,12 +95,6 @@ def held_out_evaluator(
         packing=config.packing,
         share=functools.partial(local_sequences, mesh=exp.mesh),
     )
-    where = f"task.kind={config.kind}"
-    cls = import_subclass(config.spec.evaluator_class, Evaluator, where, ("__call__", "names"))
-    evaluator: Evaluator = cls(
-        config, exp.objective, exp.mesh, tokenizer, split.examples, split.data, batches, on_scores
-    )
-    return evaluator
 
 
 def held_out_metric_names(exp: build.Experiment, task: Task) -> list[str]:

@@ -113,6 +113,43 @@ class Evaluator:
         raise NotImplementedError
 
 
+class Tuner:
+    """Evaluation after the settings that `TaskMethods.tune` chooses for the weights at hand.
+
+    Args:
+        config: settings of the task.
+        objective: the task as an objective.
+        mesh: devices of the batches.
+        data: features of the examples to tune on.
+        batches: their batches.
+        evaluate: computes the held-out metrics of parameters and frozen weights: an `Evaluator`, or another function.
+
+    Attributes:
+        config: Settings with those that were tuned last.
+    """
+
+    def __init__(
+        self,
+        config: TaskConfig,
+        objective: Any,
+        mesh: Mesh,
+        data: TaskData,
+        batches: EvalBatches,
+        evaluate: Callable[[Params, Any], Mapping[str, float]],
+    ) -> None:
+        self.config, self._labels, self._data, self._batches = config, objective.model.labels, data, batches
+        self._forward, self._evaluate = ForwardPass(objective, mesh, labeled=False), evaluate
+
+    def __call__(self, params: Params, frozen: Any) -> Mapping[str, float]:
+        """Tunes, and returns the held-out metrics of the parameters with the result."""
+        scores = self._forward(params, self._batches).scores
+        settings = task_methods(self.config.kind).tune(self.config, self._data, scores, self._labels)
+        self.config = self.config.replace(settings=settings)
+        if isinstance(self._evaluate, Evaluator):
+            self._evaluate.config = self._evaluate.config.replace(settings=settings)
+        return self._evaluate(params, frozen)
+
+
 class HeadEvaluator(Evaluator):
     """Metrics of the outputs of a head."""
 

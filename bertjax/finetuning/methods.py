@@ -10,10 +10,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import TaskConfig, TaskKind
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.finetuning.features import TextData, text_data
 from bertjax.finetuning.metrics.classification import ClassScore
+from bertjax.finetuning.metrics.multilabel import LabelScore
 from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, ReadRequest
 from bertjax.finetuning.readers.labels import collect_labels
@@ -32,7 +33,7 @@ class EvalResult(NamedTuple):
     """
 
     metrics: dict[str, float]
-    per_class: Mapping[str, ClassScore] = {}
+    per_class: Mapping[str, ClassScore | LabelScore] = {}
     labels: tuple[str, ...] = ()
     confusion: np.ndarray | None = None
     samples: tuple[dict[str, str], ...] = ()
@@ -88,6 +89,30 @@ class TaskMethods:
     def class_counts(self, labels: np.ndarray, num_labels: int) -> np.ndarray:
         """Returns the number of examples of every class [K], for `task.class_weights`; -1 stands for none."""
         return np.bincount(labels[labels >= 0], minlength=num_labels)
+
+    def class_weights(self, rule: str, counts: np.ndarray, total: int) -> np.ndarray:
+        """Returns the numbers of `task.class_weights` [K] for `balanced` or `sqrt`; by default their mean is 1.
+
+        Args:
+            rule: `balanced`, inverse to the frequency, or `sqrt`, the root of that.
+            counts: Result of `class_counts`, without zeros.
+            total: Number of training examples.
+        """
+        weights = 1.0 / counts if rule == "balanced" else counts**-0.5
+        return weights * (counts.sum() / (weights * counts).sum())
+
+    def tune(self, config: TaskConfig, data: Any, scores: np.ndarray, labels: tuple[str, ...]) -> TaskKind:
+        """Returns the settings of the kind with those that follow from examples that were not trained on.
+
+        Called before every evaluation where `TaskKind.tuning_fraction` is not 0.
+
+        Args:
+            config: Settings of the task.
+            data: Result of `make_features`.
+            scores: Outputs of the head [n, K].
+            labels: Names of the K labels.
+        """
+        raise NotImplementedError
 
     def count(self, batch: Batch, class_weights: np.ndarray) -> Array:
         """Returns the denominator of the loss of a batch [], without a forward pass: the number of examples."""

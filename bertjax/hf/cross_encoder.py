@@ -12,8 +12,8 @@ from scipy.special import expit
 from bertjax.errors import UserError, comma_list
 from bertjax.hf.safe_files import LIBRARY_FILE
 
-CONFIG_KEYS = ("problem_type", "sentence_transformers", "sbert_ce_default_activation_function")
-"""Keys of config.json that `transformers` and sentence-transformers read, the last one before its version 4."""
+CONFIG_KEYS = ("problem_type", "sentence_transformers", "sbert_ce_default_activation_function", "thresholds")
+"""Keys of config.json that `transformers`, sentence-transformers (one before its version 4) or bertjax alone read."""
 
 _FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Identity": lambda scores: scores,

@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
-from bertjax.config.task_kinds import Seq2SeqTaskConfig
+from bertjax.config.task_kinds import MultilabelConfig, Seq2SeqTaskConfig, TaskKind
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list, named
 from bertjax.finetuning.batches import EvalBatches
@@ -45,7 +45,7 @@ Prediction = dict[str, Any]
 def infer_task_kind(model: Generative, requested: str | None = None) -> str:
     """Returns the kind of task that a model was finetuned for, according to its heads.
 
-    A head for classes with one label is regression, as in transformers.
+    A head for classes with one label is regression, as in transformers, unless `problem_type` says that it has several.
 
     Args:
         model: the finetuned model.
@@ -55,12 +55,13 @@ def infer_task_kind(model: Generative, requested: str | None = None) -> str:
         UserError: no kind or several kinds fit, or the requested one does not.
     """
     heads = model.heads if isinstance(model, PretrainedModel) else (Seq2SeqTaskConfig.head,)
+    classifier = _classifier_kind(model)
     is_regression = encoder_of(model).num_labels == 1
     fitting = [
         name
         for name in TASK_KINDS.builtin
         if (spec := TASK_KINDS[name]).head in heads
-        and (spec.head != ClassificationConfig.head or spec.has_classes != is_regression)
+        and (spec.head != ClassificationConfig.head or name == classifier.name)
     ]
     if requested is not None:
         if TASK_KINDS.load(requested, f"{named('kind')} {requested}").head not in heads:
@@ -69,6 +70,8 @@ def infer_task_kind(model: Generative, requested: str | None = None) -> str:
             raise UserError(
                 f"{named('kind')} regression: the head has {encoder_of(model).num_labels} labels, a number needs one"
             )
+        if requested == ClassificationConfig.name and classifier is MultilabelConfig:
+            raise UserError(f"{named('kind')} classification: the head has several labels per text; use multilabel")
         return requested
     if len(fitting) != 1:
         what = (
@@ -79,6 +82,14 @@ def infer_task_kind(model: Generative, requested: str | None = None) -> str:
         hint = "" if fitting else "; finetune it first (`bertjax finetune`)"
         raise UserError(f"{what} (heads: {comma_list(heads)}){hint}")
     return fitting[0]
+
+
+def _classifier_kind(model: Generative) -> type[TaskKind]:
+    """Returns the kind of task of a head for whole examples, as a pipeline of `transformers` reads it."""
+    keys = model.config_keys if isinstance(model, PretrainedModel) else {}
+    if keys.get("problem_type") == MultilabelConfig().config_keys["problem_type"]:
+        return MultilabelConfig
+    return RegressionConfig if encoder_of(model).num_labels == 1 else ClassificationConfig
 
 
 def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = None, **overrides: Any) -> TaskConfig:
@@ -100,6 +111,8 @@ def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = 
     if trained is None or trained.kind != kind:
         trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)
         values.setdefault("max_length", min(384 if kind == QaConfig.name else 512, limit or 512))
+        if kind == MultilabelConfig.name and isinstance(model, PretrainedModel):
+            values["settings"] = _with_stored_thresholds(model)
     if kind == QaConfig.name:
         qa = trained.qa if allow_no_answer is None else trained.qa.replace(allow_no_answer=allow_no_answer)
         if "max_length" in values:  # leaves tokens for the context, however short the windows
@@ -112,11 +125,20 @@ def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = 
     return trained.replace(**unused, **values, export_checkpoint="last")
 
 
+def _with_stored_thresholds(model: PretrainedModel) -> MultilabelConfig:
+    """Returns the settings of several labels with the thresholds of config.json, if it has some."""
+    stored = model.config_keys.get("thresholds", MultilabelConfig().thresholds)
+    try:
+        return MultilabelConfig(thresholds=tuple(stored))
+    except (TypeError, UserError) as error:
+        raise UserError(f"config.json: thresholds {stored!r} must be probabilities ({error})") from None
+
+
 def _distinct_labels(model: Generative, kind: str) -> tuple[str, ...]:
     """Returns the labels, whose ids gold labels may be; () where `task.labels` could not name them."""
     labels = encoder_of(model).labels
     distinct = {*labels} & {*map(str.strip, labels)} - {""}
-    return labels if TASK_KINDS.load(kind).has_classes and 1 < len(labels) == len(distinct) else ()
+    return labels if TASK_KINDS.load(kind).has_classes and len(labels) == len(distinct) else ()
 
 
 class Predictions(NamedTuple):
@@ -133,6 +155,7 @@ class Predictor:
     The records of each kind hold
 
     - classification: label, score, probabilities {label: p};
+    - multilabel: labels, those that reach their threshold, and probabilities {label: p};
     - regression: score;
     - tokens: tags and tag_scores of the words, and entities [{entity, text, first, last, score}] with the indices of
       their words; with start and end, characters of the text, if the text was split into words here;

@@ -15,7 +15,7 @@ from bertjax.data.words import token_spans
 from bertjax.errors import UserError, named, shortened
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_answers
-from bertjax.finetuning.readers.tables import read_rows, with_text_column
+from bertjax.finetuning.readers.tables import get_field, read_rows, with_text_column
 from bertjax.finetuning.readers.text_classification import class_label, score_number
 from bertjax.finetuning.tasks import read_examples, task_methods
 from bertjax.inference.text_files import JsonRecord, is_jsonl, parse_records, read_records, read_texts, require_text
@@ -217,6 +217,10 @@ def _field(column: str | None, default: str, record: JsonRecord) -> str:
 
 
 def _gold_field(config: TaskConfig, record: JsonRecord) -> Any:
+    if flags := config.multilabel.label_columns:
+        return {
+            name: get_field(record.values, name, "task.multilabel.label_columns", record.location) for name in flags
+        }
     default = {QaConfig: "answers", TokensConfig: "tags"}.get(config.spec, config.spec.columns[1])
     field = _field(config.label_column, default, record)
     if record.values.get(field) is None:

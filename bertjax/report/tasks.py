@@ -78,16 +78,20 @@ def _classes(record: Record) -> str:
     rows = [row for row in _rows(record) if "label" in row]
     if not rows:
         return ""
-    names = ("precision", "recall", "f1", "support")
+    columns = {name: title for name, title in _CLASS_COLUMNS.items() if any(name in row for row in rows)}
     cells = [
         [
             str(row["label"]),
-            *(number(_float(row.get(name)), "count" if name == "support" else "share") for name in names),
+            *(number(_float(row.get(name)), "count" if name == "support" else "share") for name in columns),
         ]
         for row in rows
     ]
-    title = escape(f"Classes{_of(record)}")
-    return f"<h3>{title}</h3>{table(['label', 'precision', 'recall', 'F1', 'examples'], cells, numeric=(1, 2, 3, 4))}"
+    title, numeric = escape(f"Classes{_of(record)}"), range(1, len(columns) + 1)
+    return f"<h3>{title}</h3>{table(['label', *columns.values()], cells, numeric=numeric)}"
+
+
+_CLASS_COLUMNS = {"precision": "precision", "recall": "recall", "f1": "F1", "support": "examples"}
+_CLASS_COLUMNS |= {"average_precision": "average precision", "threshold": "threshold"}
 
 
 def _samples(record: Record) -> str:

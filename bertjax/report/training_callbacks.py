@@ -81,7 +81,9 @@ class ReportWriter(Callback):
         Args: as in the base class.
         """
         run = read_run(workdir)
-        if any(each.get("set") == BEST_PARAMS for kind in ("confusion", "samples") for each in run.newest(kind)):
+        if any(
+            each.get("set") == BEST_PARAMS for kind in ("confusion", "classes", "samples") for each in run.newest(kind)
+        ):
             return
         log = ProbeLog(workdir, step)
         for kind, fields in self.task_probes():

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from lab import Finished, sentences
 from parity.compare import random_params
+from scipy.special import expit
 
 import bertjax
 from bertjax.cli import main
@@ -213,14 +214,33 @@ def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
     assert "1 of 2 gold texts have no answer" in printed
 
 
-def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_several_labels_per_text(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
     shutil.copytree(classifier, tmp_path / "model")
     config = tmp_path / "model" / "config.json"
     labeled = json.loads(config.read_text()) | {"problem_type": "multi_label_classification"}
     config.write_text(json.dumps(labeled))
+    first = bertjax.predict(tmp_path / "model", TEXTS[:3])
+    logits = load_pretrained(classifier)([load_tokenizer(classifier).encode_with_specials(TEXTS[0])]).sequence_logits
+    np.testing.assert_allclose(list(first[0]["probabilities"].values()), expit(logits[0]), atol=2e-6)
+    assert [record["labels"] for record in first] == [
+        [name for name, each in record["probabilities"].items() if each >= 0.5] for record in first
+    ]
+    highest = [max(record["probabilities"][name] for record in first) for name in LABELS]
+    config.write_text(json.dumps(labeled | {"thresholds": [each - 1e-5 for each in highest]}))
+    assert sum(len(record["labels"]) for record in bertjax.predict(tmp_path / "model", TEXTS[:3])) == 2
+    for wrong, message in (([2.0, 0.1], "must lie in (0, 1)"), (0.5, "must be probabilities"), ([0.1] * 3, "3 numbers")):
+        config.write_text(json.dumps(labeled | {"thresholds": wrong}))
+        with pytest.raises(bertjax.UserError, match="thresholds") as caught:
+            bertjax.predict(tmp_path / "model", TEXTS[:3])
+        assert message in str(caught.value)
+    config.write_text(json.dumps(labeled))
     (tmp_path / "t.txt").write_text("a")
-    assert run("predict", "--model", tmp_path / "model", "--in", tmp_path / "t.txt", "--out", "-") == 2
-    assert "problem_type is multi_label_classification" in capsys.readouterr().err
+    arguments = ["--model", tmp_path / "model", "--in", tmp_path / "t.txt", "--out", "-"]
+    assert run("predict", *arguments, "--kind", "classification") == 2
+    assert "the head has several labels per text; use multilabel" in capsys.readouterr().err
+    arguments[-1] = str(tmp_path / "silver.jsonl")
+    assert run("pseudo-label", *arguments) == 2
+    assert "is a model of kind multilabel; labels come from a classifier" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

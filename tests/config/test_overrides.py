@@ -221,7 +221,7 @@ def test_shipped_configs_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "bert-base": "bert:base",
         "configs/bert:larg": "bert:large",
         "finetune/clasification": "finetune/classification?",
-        "finetune/multilabel": "finetune/classification?",
+        "finetune/goemotions": "finetune/multilabel?",
         "ner": "finetune/tokens?",
         "finetune/summarization": "finetune/seq2seq:summarization?",
     }.items():

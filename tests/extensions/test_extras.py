@@ -44,7 +44,7 @@ def pretrained(extras: Extras, runs: dict[str, Path]) -> Path:
 def test_names_are_listed_with_those_of_bertjax(extras: Extras, capsys: pytest.CaptureFixture[str]) -> None:
     for registry, name in zip(
         (OBJECTIVES, ATTENTION, FAMILIES, ENCODER_DECODERS, TASK_KINDS, SOURCES),
-        ("rts", "alibi", "rembert", "blenderbot", "multilabel", "sqlite"),
+        ("rts", "alibi", "rembert", "blenderbot", "ordinal", "sqlite"),
         strict=True,
     ):
         assert [each for each in registry if registry.is_extension(each)] == [name]
@@ -149,17 +149,16 @@ def test_parameters_of_attention_are_sharded_and_counted(extras: Extras) -> None
 def test_a_task_is_finetuned_resumed_scored_and_used(
     extras: Extras, runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topics = {"joy": "glad", "fear": "afraid", "anger": "mad"}
-    draw = random.Random(1)
-    rows = [[name for name in topics if draw.random() < 0.4] for _ in range(64)]
-    texts = [" ".join([*draw.choices(["the", "a", "of"], k=4), *(topics[name] for name in row)]) for row in rows]
+    words, draw = ("bad", "so", "good"), random.Random(1)
+    stars = [draw.randint(1, 3) for _ in range(64)]
+    texts = [" ".join([*draw.choices(["the", "a", "of"], k=4), words[each - 1]]) for each in stars]
     with sqlite3.connect(extras.folder / "labeled.db") as database:
         database.execute("CREATE TABLE labeled (text TEXT, label TEXT)")
-        database.executemany("INSERT INTO labeled VALUES (?, ?)", zip(texts, map(",".join, rows), strict=True))
+        database.executemany("INSERT INTO labeled VALUES (?, ?)", zip(texts, map(str, stars), strict=True))
     database.close()
     source, workdir = f"sqlite:{extras.folder}/labeled.db", extras.folder / "finetuned"
     keys = [
-        *("task.kind=multilabel", "task.multilabel.threshold=0.4", f"init_from={pretrained(extras, runs)}"),
+        *("task.kind=ordinal", "task.ordinal.sharpness=1.5", f"init_from={pretrained(extras, runs)}"),
         *(f"task.train={source}", f"task.eval={source}", "task.text_column=text", "task.label_column=label"),
         *("task.max_length=24", "task.batch_size=16", "logging.tensorboard=false", "report.enabled=false"),
         *("platform=cpu", "mesh.data=1", "task.class_weights=balanced", "compile_cache=false"),
@@ -173,14 +172,13 @@ def test_a_task_is_finetuned_resumed_scored_and_used(
             limit = "--config.task.epochs=1"
         assert main(["finetune", *arguments, limit, "--workdir", str(workdir)]) == 0
     records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    assert {"eval/multilabel_loss", "eval/micro_f1", "eval/exact_match"} <= records[-1].keys()
-    assert bertjax.load_pretrained(workdir / "export").config.labels == ("anger", "fear", "joy")
+    assert {"eval/ordinal_loss", "eval/kappa", "eval/distance"} <= records[-1].keys()
+    assert bertjax.load_pretrained(workdir / "export").config.labels == ("1", "2", "3")
     out = extras.folder / "predictions.jsonl"
     assert main(["predict", "--model", str(workdir), "--in", source, "--out", str(out), "--score"]) == 0
     predicted = [json.loads(line) for line in out.read_text().splitlines()]
-    assert "micro_f1" in capsys.readouterr().out and len(predicted) == 64
-    for record in predicted:
-        assert record["labels"] == [name for name, p in record["probabilities"].items() if p >= 0.4]
+    distance = sum(abs(int(record["label"]) - gold) for record, gold in zip(predicted, stars, strict=True)) / 64
+    assert f"distance {distance:.4f}" in capsys.readouterr().out and len(predicted) == 64
 
 
 def test_a_family_is_loaded_and_saved_as_transformers_has_it(extras: Extras, tmp_path: Path) -> None:

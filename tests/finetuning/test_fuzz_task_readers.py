@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.task import QaConfig, TaskConfig
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.labels import collect_labels
-from bertjax.finetuning.tasks import read_examples
+from bertjax.finetuning.tasks import read_examples, task_methods
 
 CASES = [(kind, source) for kind, spec in TASK_KINDS.items() for source in spec.source_kinds if source != "hub"]
 GOOD = {
@@ -26,6 +25,7 @@ GOOD = {
 }
 ROWS: dict[str, dict[str, Any]] = {
     "classification": {"text": "cat", "label": 1},
+    "multilabel": {"text": "cat", "label": ["a", "b"]},
     "regression": {"text": "cat", "label": 1.5},
     "tokens": {"tokens": ["EU", "said"], "tags": ["B-ORG", "O"]},
     "seq2seq": {"source": "cat", "target": "Katze"},
@@ -57,7 +57,7 @@ def read(kind: str, source: str, content: bytes, errors: str) -> None:
         config = TaskConfig(kind, (f"{source}:{where}",), max_length=384, settings=QaConfig(allow_no_answer=True))
         try:
             examples = read_examples(config, errors=errors)
-            collect_labels(config, examples)
+            task_methods(kind).collect_labels(config, examples)
         except UserError as error:
             assert "\n" not in str(error)
             return

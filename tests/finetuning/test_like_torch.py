@@ -43,6 +43,10 @@ XLNET: dict[str, Any] = {
 }
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "classification": ("BertForSequenceClassification", {**SIZES, **QUIET}),
+    "multilabel": (
+        "BertForSequenceClassification",
+        {**SIZES, **QUIET, "problem_type": "multi_label_classification"},
+    ),
     "regression": ("BertForSequenceClassification", {**SIZES, **QUIET, "num_labels": 1}),
     "tokens": ("BertForTokenClassification", {**SIZES, **QUIET}),
     "qa": ("BertForQuestionAnswering", {**SIZES, **QUIET, "num_labels": 2}),
@@ -54,7 +58,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-MARKS = dict.fromkeys(("regression", "tokens", "qa"), pytest.mark.long) | {"classification": ()}
+MARKS = dict.fromkeys(("multilabel", "regression", "tokens", "qa"), pytest.mark.long) | {"classification": ()}
 
 
 def features_of(kind: str, last: bool, has_types: bool) -> Features:
@@ -70,6 +74,7 @@ def features_of(kind: str, last: bool, has_types: bool) -> Features:
     start = draw.integers(0, lengths - 2)
     labels: dict[str, np.ndarray] = {
         "classification": {"class_labels": draw.integers(0, 3, WINDOWS).astype(np.int32)},
+        "multilabel": {"multi_labels": draw.integers(0, 2, (WINDOWS, 3)).astype(np.float32)},
         "regression": {"score_labels": draw.normal(size=WINDOWS).astype(np.float32)},
         "tokens": {"token_labels": draw.integers(-1, 3, len(tokens)).astype(np.int32)},
         "qa": {"start_labels": start.astype(np.int32), "end_labels": (start + 2).astype(np.int32)},
@@ -130,6 +135,8 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
         return (each[0] + each[1]) / 2
     if kind == "tokens":
         return theirs(**inputs, labels=torch.from_numpy(words)).loss
+    if kind == "multilabel":
+        return theirs(**inputs, labels=torch.from_numpy(features.labels["multi_labels"][numbers])).loss
     if kind == "regression":
         return theirs(**inputs, labels=torch.from_numpy(features.labels["score_labels"][numbers])).loss
     return theirs(**inputs, labels=torch.from_numpy(features.labels["class_labels"][numbers]).long()).loss
@@ -142,7 +149,7 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
 def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
     """At dropout 0, with the same batches in the same order, to 1e-4 (the last batch of an epoch is smaller)."""
     architecture, sizes = CASES[case]
-    kind = case if case in ("regression", "tokens", "qa") else "classification"
+    kind = case if case in ("multilabel", "regression", "tokens", "qa") else "classification"
     kind = "tokens" if "Token" in architecture else kind
     torch.manual_seed(0)
     config_class = getattr(transformers, architecture.split("For")[0] + "Config")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config.fields import settings_of
-from bertjax.config.task import QaConfig, Seq2SeqTaskConfig, TaskConfig, TokensConfig
+from bertjax.config.task import MultilabelConfig, QaConfig, Seq2SeqTaskConfig, TaskConfig, TokensConfig
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import save_huggingface_tokenizer
@@ -29,9 +29,9 @@ def sentences(count: int, seed: int = 0, longest: int = 40) -> list[str]:
 def task_config(**values: Any) -> TaskConfig:
     """Returns a config of a task; settings of a group are given by their bare names."""
     settings = None
-    for name, cls in (("tokens", TokensConfig), ("qa", QaConfig), ("seq2seq", Seq2SeqTaskConfig)):
+    for cls in (MultilabelConfig, TokensConfig, QaConfig, Seq2SeqTaskConfig):
         of_group = {key: values.pop(key) for key in settings_of(cls) if key in values}
-        settings = cls(**of_group) if values.get("kind") == name else settings
+        settings = cls(**of_group) if values.get("kind") == cls.name else settings
     return TaskConfig(**values, settings=settings)
 
 

@@ -31,7 +31,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes |= {"vocab_size": tokenizer.size, "max_position_embeddings": 32, "type_vocab_size": 1}
     config = EncoderConfig(labels=("LABEL_0",), **sizes)
     folder = tmp_path_factory.mktemp("cross") / "model"
-    facts = {"tokenizer": tokenizer.fitted(config), "config_keys": RegressionConfig.config_keys}
+    facts = {"tokenizer": tokenizer.fitted(config), "config_keys": RegressionConfig().config_keys}
     save_pretrained(folder, random_params(config, HEADS), config, heads=HEADS, **facts)
     return folder
 

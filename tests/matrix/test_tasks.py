@@ -21,14 +21,16 @@ from bertjax.hf.pretrained import load_pretrained
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+TEXT_LABELS = {"classification": ["good", "bad", "so so"], "multilabel": ["good,bad", "", "so so"]}
+TEXT_LABELS |= {"regression": ["0.5", "1.5", "-1"]}
 WORDS = [["The", "cat", "sees", "Garden", "roads", "."], ["Dogs", "like", "the", "river"]]
 
 
 def write_examples(kind: str, folder: Path) -> str:
     """Writes eight examples; returns their source."""
     pairs = [(TEXTS[i], TEXTS[3 * i + 2]) for i in range(8)]
-    if kind in ("classification", "regression"):
-        labels = ["good", "bad", "so so"] if kind == "classification" else ["0.5", "1.5", "-1"]
+    if kind in TEXT_LABELS:
+        labels = TEXT_LABELS[kind]
         rows = [f"{text}\t{pair}\t{labels[i % 3]}" for i, (text, pair) in enumerate(pairs)]
         (folder / "train.tsv").write_text("\n".join(["text\tpair\tlabel", *rows]) + "\n")
         return f"tsv:{folder}/train.tsv"
@@ -57,7 +59,7 @@ def task_config(family: str, kind: str, folder: Path) -> ConfigDict:
     cfg.task.train = (write_examples(kind, folder),)
     cfg.task.batch_size, cfg.task.epochs, cfg.task.max_length = 8, 1.0, 48
     cfg.task.packing = False
-    if kind in ("classification", "regression"):
+    if kind in TEXT_LABELS:
         cfg.task.pair_column = "pair"
     if kind == "qa":
         cfg.task.qa.doc_stride, cfg.task.qa.max_question_length = 8, 20
@@ -95,7 +97,11 @@ def check_texts(kind: str, export: Path, records: list[dict[str, Any]]) -> None:
     for record, each in zip(records, of_pipe, strict=True):
         assert record["probabilities"] == pytest.approx({item["label"]: item["score"] for item in each}, abs=3e-5)
         assert len(record["probabilities"]) == 3
-    assert np.ptp([record["score"] for record in records]) > 1e-3
+    assert np.ptp([max(record["probabilities"].values()) for record in records]) > 1e-3
+    if kind == "multilabel":  # no softmax: the pipeline reads problem_type
+        assert any(abs(sum(record["probabilities"].values()) - 1.0) > 1e-2 for record in records)
+        for record in records:
+            assert record["labels"] == [name for name, each in record["probabilities"].items() if each >= 0.5]
 
 
 def check_words(export: Path, records: list[dict[str, Any]]) -> None:
@@ -151,6 +157,7 @@ def results_of(record: dict[str, Any]) -> list[Any]:
     scores = [record.get("score"), *record.get("tag_scores", ())]
     return [
         record.get("label"),
+        record.get("labels"),
         record.get("tags"),
         record.get("answer"),
         *(each and round(each, 3) for each in scores),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from bertjax.config.sources import Source
 from bertjax.config.task import TaskConfig
@@ -50,6 +50,12 @@ class TextExamples:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def take(self, numbers: Sequence[int]) -> Self:
+        """Returns the examples with these numbers, in this order, without the remarks."""
+        lists = {name: values for name, values in vars(self).items() if name != "notes"}
+        taken = {name: None if values is None else [values[each] for each in numbers] for name, values in lists.items()}
+        return type(self)(**taken)
 
     def all_texts(self, targets: bool = False) -> list[str]:
         """Returns the texts, to train a tokenizer; with `targets` also those that a decoder predicts."""

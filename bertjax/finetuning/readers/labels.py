@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import Examples, QaExamples, TextExamples
+
+_SEPARATORS = ",;|"
 
 
 def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
@@ -25,7 +27,7 @@ def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
         The names; () if the task has no classes.
 
     Raises:
-        UserError: there are fewer than two labels, or the labels look like the numbers of a regression.
+        UserError: there are fewer than two labels, or the labels look like the numbers of a regression, or several.
     """
     if isinstance(examples, QaExamples) or not config.spec.has_classes:
         return ()
@@ -35,11 +37,10 @@ def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
         values = set(examples.labels or [])
     else:
         values = set(itertools.chain.from_iterable(examples.tags or []))
-    if all(map(is_whole, values)):
-        names = sorted(values, key=lambda name: (int(name), name))
-    else:
-        names = sorted(values)
-        if isinstance(examples, TextExamples) and all(map(_is_number, values)):
+    names = sorted_names(values)
+    if isinstance(examples, TextExamples):
+        _require_one_label(names)
+        if all(map(_is_number, values)) and not all(map(is_whole, values)):
             raise UserError(
                 f"{named('task.label_column')} holds numbers such as {names[0]}, {len(values):,} different ones: set "
                 f"{named('task.kind', 'regression')}, or task.labels if they are names"
@@ -48,6 +49,26 @@ def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
         what = f"every example has the label {names[0]!r}" if names else "no example has a label"
         raise UserError(f"{named('task.label_column')}: {what}; a task needs at least two labels")
     return tuple(names)
+
+
+def sorted_names(names: Collection[str]) -> list[str]:
+    """Returns names of labels in their order: whole numbers as numbers, others as text."""
+    return sorted(names, key=lambda name: (int(name), name)) if all(map(is_whole, names)) else sorted(names)
+
+
+def _require_one_label(names: Collection[str]) -> None:
+    """Raises `UserError` if a label looks like several: `0,1,17`, or `joy;fear` where both are labels, too."""
+    several = next((name for name in names if _holds_several(name, names)), None)
+    if several is not None:
+        raise UserError(
+            f"{named('task.label_column')}: {several!r} looks like several labels of one example: set "
+            f"{named('task.kind', 'multilabel')}, or task.labels if it is the name of one"
+        )
+
+
+def _holds_several(name: str, known: Collection[str]) -> bool:
+    splits = [[part.strip() for part in name.split(separator)] for separator in _SEPARATORS if separator in name]
+    return any(all(part in known or is_whole(part) for part in parts) for parts in splits)
 
 
 def encode_labels(
@@ -74,6 +95,8 @@ def encode_labels(
         location = locations[index if example is None else example[index]]
         is_id = is_whole(values[index]) and not any(map(is_whole, names))
         advice = "; if it is an id, give task.labels in the order of ids" if is_id else ""
+        if example is None and _holds_several(values[index], names):
+            advice = f"; for several labels per example set {named('task.kind', 'multilabel')}"
         raise UserError(
             f"{location}: unknown label {values[index]!r}; known are {known} (task.labels, or those of task.train)"
             + advice

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import MultilabelConfig, TaskConfig
 from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import ReadRequest, TextExamples
 from bertjax.finetuning.readers.labels import is_whole
@@ -25,15 +25,20 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
     config, sources, labeled, errors = request
     text_column, label_column = config.column_names
     names = {"text_column": text_column, "pair_column": config.pair_column}
-    names |= {"id_column": config.id_column, "label_column": label_column if labeled else None}
+    flags = config.multilabel.label_columns if labeled else ()
+    names |= {"id_column": config.id_column, "label_column": label_column if labeled and not flags else None}
     columns = [(f"task.{key}", name) for key, name in names.items() if name is not None]
-    values: dict[str, list[Any]] = {key: [] for key, _ in columns}
+    keys = [key for key, _ in columns]
+    columns += [("task.multilabel.label_columns", name) for name in flags]
+    values: dict[str, list[Any]] = {key: [] for key in (*keys, *["task.label_column"][: len(flags)])}
     locations: list[str] = []
     for source in sources:
         for location, row in read_rows(source, columns, config.header, errors):
             locations.append(location)
-            for key, value in zip(values, row, strict=True):
+            for key, value in zip(keys, row, strict=False):
                 values[key].append(value)
+            if flags:
+                values["task.label_column"].append(dict(zip(flags, row[len(keys) :], strict=True)))
     texts, pairs = (
         [require_text(value, str(names[key]), where, errors) for value, where in zip(column, locations, strict=True)]
         if (column := values.get(f"task.{key}")) is not None
@@ -67,6 +72,8 @@ def class_label(config: TaskConfig, value: Any, where: str) -> str:
     Raises:
         UserError: it is empty, not a scalar, or not valid text.
     """
+    if isinstance(value, list) and not config.spec.per_token and config.spec is not MultilabelConfig:
+        raise UserError(f"{where}: a list of labels needs {named('task.kind', 'multilabel')}")
     name = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value).strip()
     if not name or isinstance(value, list | dict):
         raise UserError(
