@@ -45,8 +45,8 @@ class MultilabelTask(TaskMethods):
 
     def collect_labels(self, config: TaskConfig, examples: Examples) -> tuple[str, ...]:
         assert isinstance(examples, TextExamples)
-        found = set(itertools.chain.from_iterable(examples.labels or ()))
-        names = config.labels or config.multilabel.label_columns or sorted_names(found)
+        used = set(itertools.chain.from_iterable(examples.labels or ()))
+        names = config.labels or config.multilabel.label_columns or sorted_names(used)
         if not names:
             raise UserError(f"{named('task.label_column')}: no example has a label")
         expand_thresholds(config.multilabel.thresholds, names)

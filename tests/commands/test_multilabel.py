@@ -112,6 +112,6 @@ def test_without_held_out_examples_and_with_one_threshold(finished: Finished, tm
     assert threshold != 0.5
     of_run = bertjax.predict(tmp_path / "run", tmp_path / "dev.jsonl")
     assert of_run == bertjax.predict(tmp_path / "run" / "export", tmp_path / "dev.jsonl")
-    found = evaluate(tmp_path / "run", inputs=[f"jsonl:{tmp_path}/dev.jsonl"])
+    result = evaluate(tmp_path / "run", inputs=[f"jsonl:{tmp_path}/dev.jsonl"])
     expected = scores(of_run, gold)
-    assert {name: found[f"eval/{name}"] for name in expected} == pytest.approx(expected, abs=1e-9)
+    assert {name: result[f"eval/{name}"] for name in expected} == pytest.approx(expected, abs=1e-9)

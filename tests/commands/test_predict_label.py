@@ -228,7 +228,11 @@ def test_several_labels_per_text(classifier: Path, tmp_path: Path, capsys: Captu
     highest = [max(record["probabilities"][name] for record in first) for name in LABELS]
     config.write_text(json.dumps(labeled | {"thresholds": [each - 1e-5 for each in highest]}))
     assert sum(len(record["labels"]) for record in bertjax.predict(tmp_path / "model", TEXTS[:3])) == 2
-    for wrong, message in (([2.0, 0.1], "must lie in (0, 1)"), (0.5, "must be probabilities"), ([0.1] * 3, "3 numbers")):
+    for wrong, message in (
+        ([2.0, 0.1], "must lie in (0, 1)"),
+        (0.5, "must be probabilities"),
+        ([0.1] * 3, "3 numbers"),
+    ):
         config.write_text(json.dumps(labeled | {"thresholds": wrong}))
         with pytest.raises(bertjax.UserError, match="thresholds") as caught:
             bertjax.predict(tmp_path / "model", TEXTS[:3])

@@ -226,7 +226,7 @@ def test_shipped_configs_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "finetune/summarization": "finetune/seq2seq:summarization?",
     }.items():
         assert file_refusal(spec).startswith(f"there is no config {spec}; did you mean {near}")
-    assert "; there are finetune/classification, finetune/qa, " in file_refusal("finetune/poetry")
+    assert "; there are finetune/classification, finetune/multilabel, " in file_refusal("finetune/poetry")
     assert file_refusal("configs/bert.py:base").endswith("; bertjax has that of --config bert")
     (tmp_path / "bert.py").write_text("get_config = 3")
     assert file_refusal("bert.py") == "bert.py defines no function get_config()"

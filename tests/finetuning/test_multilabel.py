@@ -76,7 +76,7 @@ def test_metrics_as_scikit_learn(drawn: tuple[np.ndarray, np.ndarray, np.ndarray
 def test_metrics_of_unusual_examples(case: str) -> None:
     gold = {EMPTY_ROW: [[0, 0], [1, 0], [1, 1]], ONE_LABEL: [[1], [0], [1]], NEVER: [[1, 0], [0, 0], [1, 0]]}[case]
     probabilities = np.array([[0.6, 0.6], [0.2, 0.1], [0.4, 0.7]])[:, : len(gold[0])]
-    found = multilabel_scores(
+    result = multilabel_scores(
         np.array(gold, bool), probabilities, np.array([0.5] * len(gold[0])), NAMES[: len(gold[0])]
     )
     by_hand = {
@@ -84,12 +84,12 @@ def test_metrics_of_unusual_examples(case: str) -> None:
         ONE_LABEL: {"micro_f1": 2 / 3, "macro_f1": 2 / 3, "samples_f1": 1 / 3, "map": 1.0, "exact_match": 2 / 3},
         NEVER: {"macro_f1": 1 / 3, "map": 0.5, "exact_match": 1 / 3, "micro_f1": 2 / 5},
     }[case]
-    assert {name: found.metrics[name] for name in by_hand} == pytest.approx(by_hand)
+    assert {name: result.metrics[name] for name in by_hand} == pytest.approx(by_hand)
 
 
 def test_a_diverged_network_has_no_precision() -> None:
-    found = multilabel_scores(np.eye(2) > 0, np.full((2, 2), np.nan), np.array([0.5, 0.5]), NAMES[:2])
-    assert np.isnan(found.metrics["map"]) and found.metrics["micro_f1"] == 0.0
+    result = multilabel_scores(np.eye(2) > 0, np.full((2, 2), np.nan), np.array([0.5, 0.5]), NAMES[:2])
+    assert np.isnan(result.metrics["map"]) and result.metrics["micro_f1"] == 0.0
     with pytest.raises(UserError, match="nothing to score: no gold examples"):
         multilabel_scores(np.zeros((0, 2), bool), np.zeros((0, 2)), np.array([0.5, 0.5]), NAMES[:2])
 

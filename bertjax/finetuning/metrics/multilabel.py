@@ -57,10 +57,10 @@ def multilabel_scores(
         }
         scored = metrics.precision_recall_fscore_support(*both, labels=list(columns), zero_division=0)
         precisions = [_average_precision(gold[:, index], probabilities[:, index]) for index in columns]
-    rows = zip(*scored, precisions, np.broadcast_to(thresholds, len(labels)), strict=True)
+    rows = zip(labels, *scored, precisions, np.broadcast_to(thresholds, len(labels)), strict=True)
     per_label = {
-        name: LabelScore(*map(float, row[:3]), int(row[3]), *map(float, row[4:]))
-        for name, row in zip(labels, rows, strict=True)
+        name: LabelScore(float(precision), float(recall), float(f1_score), int(support), average, float(threshold))
+        for name, precision, recall, f1_score, support, average, threshold in rows
     }
     exact = float((gold == predicted).all(axis=1).mean())
     return MultilabelScores({**f1, "map": float(np.mean(precisions)), "exact_match": exact}, per_label)

@@ -53,9 +53,9 @@ class TextExamples:
 
     def take(self, numbers: Sequence[int]) -> Self:
         """Returns the examples with these numbers, in this order, without the remarks."""
-        lists = {name: values for name, values in vars(self).items() if name != "notes"}
-        taken = {name: None if values is None else [values[each] for each in numbers] for name, values in lists.items()}
-        return type(self)(**taken)
+        lists = {name: values for name, values in vars(self).items() if name != "notes" and values is not None}
+        taken: dict[str, Any] = {name: [values[each] for each in numbers] for name, values in lists.items()}
+        return dataclasses.replace(self, **taken, notes=[])
 
     def all_texts(self, targets: bool = False) -> list[str]:
         """Returns the texts, to train a tokenizer; with `targets` also those that a decoder predicts."""
