@@ -62,7 +62,7 @@ class MultilabelTask(TaskMethods):
         rows = np.repeat(np.arange(len(examples)), [len(each) for each in examples.labels])
         names = list(itertools.chain.from_iterable(examples.labels))
         matrix = np.zeros((len(examples), len(labels)), np.float32)
-        matrix[rows, encode_labels(labels, names, examples.locations, rows)] = 1.0
+        matrix[rows, encode_labels(labels, names, examples.locations, rows.tolist())] = 1.0
         features = dataclasses.replace(data.features, labels={"multi_labels": matrix[data.features.example]})
         notes = list(data.notes)
         if empty := sum(not each for each in examples.labels):
