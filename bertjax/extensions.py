@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from bertjax.finetuning.methods import EvalResult as EvalResult
     from bertjax.finetuning.methods import TaskMethods as TaskMethods
     from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily as EncoderDecoderFamily
-    from bertjax.hf.encoder_decoder.family import tower_entries as tower_entries
-    from bertjax.hf.encoder_decoder.family import tower_sizes as tower_sizes
+    from bertjax.hf.encoder_decoder.family import joint_axis_sizes as joint_axis_sizes
+    from bertjax.hf.encoder_decoder.family import network_entries as network_entries
     from bertjax.hf.keymap import Entry as Entry
     from bertjax.hf.keymap import KeyMap as KeyMap
     from bertjax.hf.keymaps.family import Family as Family
@@ -51,7 +51,7 @@ _NAMES = {
     "config.task": "TaskConfig TaskKind",
     "errors": "UserError",
     "finetuning.methods": "EvalResult TaskMethods",
-    "hf.encoder_decoder.family": "EncoderDecoderFamily tower_entries tower_sizes",
+    "hf.encoder_decoder.family": "EncoderDecoderFamily network_entries joint_axis_sizes",
     "hf.keymap": "Entry KeyMap",
     "hf.keymaps.family": "Family",
     "models.attention": "Attention dot_product_scores",

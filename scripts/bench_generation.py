@@ -40,14 +40,14 @@ def make(name: str, size: str, positions: int) -> Any:
         sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": positions}
         ids = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 1}
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=vocab, **sizes, **ids)).eval()
-    towers = {
-        f"{tower}_{key}": value
-        for tower in ("encoder", "decoder")
+    networks = {
+        f"{network}_{key}": value
+        for network in ("encoder", "decoder")
         for key, value in (("layers", layers), ("attention_heads", heads), ("ffn_dim", 4 * width))
     }
     ids = {"eos_token_id": None, "forced_eos_token_id": None, "decoder_start_token_id": 2, "pad_token_id": 1}
     config = transformers.BartConfig(
-        vocab_size=vocab, d_model=width, max_position_embeddings=positions, **towers, **ids
+        vocab_size=vocab, d_model=width, max_position_embeddings=positions, **networks, **ids
     )
     return transformers.BartForConditionalGeneration(config).eval()
 

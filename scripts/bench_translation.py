@@ -8,7 +8,7 @@ smoothing and dropout, in processes of their own, one after the other. The time 
 At `--points` moments of it the weights are copied; afterwards each translates the test file, greedily and with a
 beam of 5, and sacrebleu scores it. Writes OUT/results.json, and prints a table. Needs `bertjax[seq2seq,benchmark]`.
 
-A pretrained encoder with the same tokenizer, to start both towers of bertjax's model from; cross-attention stays fresh:
+A pretrained encoder with the same tokenizer, to start both networks of bertjax from; cross-attention stays fresh:
 
     bertjax pretrain --config transformer:base --workdir encoder --config.data.tokenizer=bench/tokenizer ...
     python scripts/bench_translation.py ... --out bench --only bertjax --encoder encoder    # bench/bertjax-encoder.json
@@ -111,7 +111,7 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
                 jax.block_until_ready(metrics)
                 elapsed += time.monotonic() - began
             stored.append((elapsed, cursor, jax.device_get(state.params)))
-        model = float32_model(exp.objective.towers)  # type: ignore[attr-defined]
+        model = float32_model(exp.objective.seq2seq_model)  # type: ignore[attr-defined]
         examples = read_examples(task.config, "test", labeled=False, sources=[f"parallel:{options.test}"])
         features, references = (
             make_features(task.config, examples, task.tokenizer).features,

@@ -48,11 +48,11 @@ def make(name: str) -> Any:
         model = transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=VOCAB, **sizes, **ids))
     else:
         values = BERT | {"vocab_size": VOCAB, "initializer_range": 0.4, "max_position_embeddings": 64}
-        towers = (
+        configs = (
             transformers.BertConfig(**values),
             transformers.BertConfig(**values, is_decoder=True, add_cross_attention=True),
         )
-        config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*towers)
+        config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*configs)
         config.decoder_start_token_id, config.pad_token_id = 0, 1
         model = transformers.EncoderDecoderModel(config)
         model.generation_config.update(decoder_start_token_id=0, pad_token_id=1)

@@ -104,12 +104,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         cache = options.cache or Path(temporary)
         for name, (of_gpu, of_cpu) in list(CASES.items())[: SMOKE_CASES if options.smoke else None]:
-            began, most = time.monotonic(), TOLERANCE[name.partition(",")[0]]
+            began, maximum = time.monotonic(), TOLERANCE[name.partition(",")[0]]
             first = take_steps(of_gpu, gpu, cache)
             loss, gradients = differences(first, take_steps(WIDE | of_cpu, cpu, cache))
-            good = loss <= most and gradients <= most  # NaN is not
+            good = loss <= maximum and gradients <= maximum  # NaN is not
             right &= good
-            detail = f"loss {loss:.1e}, gradients {gradients:.1e} (at most {most:.0e})"
+            detail = f"loss {loss:.1e}, gradients {gradients:.1e} (at most {maximum:.0e})"
             print(f"{'ok ' if good else 'BAD'} {name:38s} {detail}  {time.monotonic() - began:.0f} s", flush=True)
         again = take_steps(of_gpu, gpu, cache)
     same = all(np.array_equal(a[name], b[name]) for a, b in zip(first, again, strict=True) for name in a)

@@ -54,6 +54,8 @@ class Job(NamedTuple):
 
 
 class Run(NamedTuple):
+    """Metric and time of one finetuning."""
+
     score: float
     seconds: float
 

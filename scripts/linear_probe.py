@@ -38,25 +38,27 @@ class Example(NamedTuple):
     labels: list[str]
 
 
-def probe_tags(model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: Path, most: int) -> dict[str, float]:
+def probe_tags(model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: Path, maximum: int) -> dict[str, float]:
     """Returns the F1 of tags other than O, per word."""
 
     def score(right: np.ndarray, text: np.ndarray) -> float:
         return float(f1_score(right, text, labels=sorted({*right} - {"O"}), average="micro", zero_division=0.0))
 
-    parts = [_features(model, tokenizer, _sample(read_tags(path), most), each_word=True) for path in (train, dev)]
+    parts = [_features(model, tokenizer, _sample(read_tags(path), maximum), each_word=True) for path in (train, dev)]
     return _best_layer(*parts, score)
 
 
 def probe_sentences(
-    model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: Path, most: int
+    model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: Path, maximum: int
 ) -> dict[str, float]:
     """Returns the accuracy from the mean of a sentence's hidden states."""
 
     def score(right: np.ndarray, text: np.ndarray) -> float:
         return float(accuracy_score(right, text))
 
-    parts = [_features(model, tokenizer, _sample(read_sentences(path), most), each_word=False) for path in (train, dev)]
+    parts = [
+        _features(model, tokenizer, _sample(read_sentences(path), maximum), each_word=False) for path in (train, dev)
+    ]
     return _best_layer(*parts, score)
 
 
@@ -78,8 +80,8 @@ def read_sentences(path: Path) -> list[Example]:
         return [Example(row["sentence"].split(), [row["label"]]) for row in rows]
 
 
-def _sample(examples: list[Example], most: int) -> list[Example]:
-    return random.Random(0).sample(examples, min(most, len(examples)))
+def _sample(examples: list[Example], maximum: int) -> list[Example]:
+    return random.Random(0).sample(examples, min(maximum, len(examples)))
 
 
 def _features(

@@ -82,17 +82,17 @@ def growth(samples: Sequence[Sample]) -> float:
 def picture(samples: Sequence[Sample], title: str) -> str:
     """Returns an SVG of resident size (left axis) and open files (right axis) over the steps."""
     sizes, files = [each.resident_kib / 1024 for each in samples], [each.open_files for each in samples]
-    last, most_size, most_files = samples[-1].step, _ceiling(max(sizes)), _ceiling(max(files))
+    last, max_size, max_files = samples[-1].step, _ceiling(max(sizes)), _ceiling(max(files))
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
 
     def across(step: float) -> float:
         return LEFT + (right - LEFT) * step / last
 
-    def up(most: float) -> Callable[[float], float]:
-        return lambda value: bottom - (bottom - TOP) * value / most
+    def up(maximum: float) -> Callable[[float], float]:
+        return lambda value: bottom - (bottom - TOP) * value / maximum
 
-    def line(values: Sequence[float], most: float, name: str) -> str:
-        points = " ".join(f"{across(s.step):.1f},{up(most)(v):.1f}" for s, v in zip(samples, values, strict=True))
+    def line(values: Sequence[float], maximum: float, name: str) -> str:
+        points = " ".join(f"{across(s.step):.1f},{up(maximum)(v):.1f}" for s, v in zip(samples, values, strict=True))
         return f'<polyline points="{points}" fill="none" stroke="{COLORS[name]}" stroke-width="1.5"/>'
 
     def label(x: float, y: float, words: object, anchor: str = "middle", color: str = "#333") -> str:
@@ -107,13 +107,13 @@ def picture(samples: Sequence[Sample], title: str) -> str:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y, x = bottom - (bottom - TOP) * share, across(last * share)
         parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(label(LEFT - 6, y + 4, f"{most_size * share:,.0f}", "end", COLORS["resident MiB"]))
-        parts.append(label(right + 6, y + 4, f"{most_files * share:.0f}", "start", COLORS["open files"]))
+        parts.append(label(LEFT - 6, y + 4, f"{max_size * share:,.0f}", "end", COLORS["resident MiB"]))
+        parts.append(label(right + 6, y + 4, f"{max_files * share:.0f}", "start", COLORS["open files"]))
         parts.append(label(x, bottom + 15, f"{last * share:,.0f}"))
     parts.append(label((LEFT + right) / 2, HEIGHT - 6, "steps"))
     parts.append(label(LEFT, TOP - 6, "resident MiB", "start", COLORS["resident MiB"]))
     parts.append(label(right, TOP - 6, "open files", "end", COLORS["open files"]))
-    parts += [line(sizes, most_size, "resident MiB"), line(files, most_files, "open files")]
+    parts += [line(sizes, max_size, "resident MiB"), line(files, max_files, "open files")]
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -123,7 +123,7 @@ def table(size: str, options: argparse.Namespace, overrides: Sequence[str]) -> l
                 file=sys.stderr,
                 flush=True,
             )
-    least = min(cell.flops for cell in cells.values())
+    minimum = min(cell.flops for cell in cells.values())
     kind = jax.devices()[0].device_kind
     several = " | ".join(f"{parts} microbatch{'es' if parts > 1 else ''}" for parts in options.microbatches)
     lines = [
@@ -137,7 +137,7 @@ def table(size: str, options: argparse.Namespace, overrides: Sequence[str]) -> l
     for remat in options.remat:
         row = [cells[remat, parts] for parts in options.microbatches]
         sizes = " | ".join(f"{(held + cell.step_bytes) / GIB:.1f}" for cell in row)
-        lines.append(f"| {remat} | {row[0].flops / least:.2f} | {sizes} |")
+        lines.append(f"| {remat} | {row[0].flops / minimum:.2f} | {sizes} |")
     return [*lines, ""]
 
 

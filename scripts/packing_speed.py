@@ -45,7 +45,7 @@ def seconds(work: Callable[[], object], repeats: int = 3) -> float:
 
 def measure(corpus: Corpus, vocabulary: Vocabulary, name: str, length: int, options: argparse.Namespace) -> str:
     """Returns one line of the table."""
-    most = options.most or max(8, length // 32)
+    max_examples = options.most or max(8, length // 32)
     window = options.window
     form = make_format(
         name,
@@ -55,19 +55,21 @@ def measure(corpus: Corpus, vocabulary: Vocabulary, name: str, length: int, opti
         special_ids=vocabulary,
         packing="best_fit",
         pack_window=window,
-        max_examples=most,
+        max_examples=max_examples,
     )
     assert isinstance(form, PackedFormat)
     lengths = form.unpacked.lengths(0)
     rows = form.num_sequences(0)
     bare = 1.0 - lengths.sum() / (len(lengths) * length)
     many = np.tile(lengths, options.copies)
-    plan = plan_packing(many, seq_len=length, max_examples=most, window=window, seed=0, epoch=0)
-    planning = seconds(lambda: plan_packing(many, seq_len=length, max_examples=most, window=window, seed=0, epoch=1))
-    least = 1.0 - lengths.sum() / (fewest_rows(lengths, length) * length)
+    plan = plan_packing(many, seq_len=length, max_examples=max_examples, window=window, seed=0, epoch=0)
+    planning = seconds(
+        lambda: plan_packing(many, seq_len=length, max_examples=max_examples, window=window, seed=0, epoch=1)
+    )
+    minimum = 1.0 - lengths.sum() / (fewest_rows(lengths, length) * length)
     return (
         f"{name:15} {length:5} {len(lengths):9,} {rows:9,} {len(lengths) / rows:5.2f} {100 * bare:7.2f} "
-        f"{100 * form.padding(0):7.2f} {100 * least:7.2f} {len(many) / planning / 1e6:8.2f} "
+        f"{100 * form.padding(0):7.2f} {100 * minimum:7.2f} {len(many) / planning / 1e6:8.2f} "
         f"{plan.num_bytes / len(many):7.1f} {reading_speed(form, vocabulary) / 1e6:8.1f}"
     )
 
@@ -78,15 +80,15 @@ def fewest_rows(lengths: np.ndarray, seq_len: int) -> int:
     examples, tokens = np.cumsum(count), np.cumsum(count * np.arange(seq_len + 1))
     half = seq_len // 2  # two longer ones never share a row
     large, bound = int(examples[seq_len] - examples[half]), 0
-    for least in range(half + 1):  # what is shorter than this may fill every gap
-        alone = seq_len - least  # what is longer shares its row with none of the others
+    for minimum in range(half + 1):  # what is shorter than this may fill every gap
+        alone = seq_len - minimum  # what is longer shares its row with none of the others
         capacity = (examples[alone] - examples[half]) * seq_len - (tokens[alone] - tokens[half])
-        small = tokens[half] - (tokens[least - 1] if least else 0)
+        small = tokens[half] - (tokens[minimum - 1] if minimum else 0)
         bound = max(bound, large - int((capacity - small) // seq_len) if small > capacity else large)
     return bound
 
 
-def reading_speed(form: Packed, vocabulary: Vocabulary) -> float:
+def reading_speed(form: PackedFormat, vocabulary: Vocabulary) -> float:
     """Returns tokens per second, word ids included."""
     batch_size = max(TOKENS_A_BATCH // form.settings.seq_len, 1)
     pipeline = Pipeline([MixtureSource("corpus", form)], batch_size=batch_size, seed=0, vocab_size=vocabulary.size)

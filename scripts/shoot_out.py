@@ -27,6 +27,8 @@ MORE_SEEDS = (1, 2)
 
 
 class Outcome(NamedTuple):
+    """A row of the table."""
+
     objective: str
     seed: int
     steps: int

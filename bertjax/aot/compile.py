@@ -122,12 +122,12 @@ def estimate_step(cfg: ConfigDict, devices: Sequence[Any]) -> StepEstimate | Non
     if cfg.train.microbatches > 1 or chip_spec(devices[0]) is None:
         return None
     depths = _depths(cfg)
-    fewest = {group: least for group, (least, _, _) in depths.items()}
+    fewest = {group: minimum for group, (minimum, _, _) in depths.items()}
     base = _unrolled_estimate(cfg, devices, fewest)
     total = base
-    for group, (least, period, layers) in depths.items():
-        more = _unrolled_estimate(cfg, devices, fewest | {group: least + period})
-        times = (layers - least) / period
+    for group, (minimum, period, layers) in depths.items():
+        more = _unrolled_estimate(cfg, devices, fewest | {group: minimum + period})
+        times = (layers - minimum) / period
         total = StepEstimate(*(each + times * (b - a) for each, a, b in zip(total, base, more, strict=True)))
     return total
 
@@ -140,10 +140,10 @@ def _depths(cfg: ConfigDict) -> dict[str, tuple[int, int, int]]:
 
 def _depth(config: EncoderConfig) -> tuple[int, int, int]:
     period = config.global_attn_every_n_layers if config.local_attention else config.num_groups or 1
-    least = config.num_layers % period + period
-    if least < 2 and (config.num_layers >= 3 or config.enhanced_decoder):
-        least += period  # the first layer may differ from all others; an enhanced decoder needs two
-    return min(least, config.num_layers), period, config.num_layers
+    minimum = config.num_layers % period + period
+    if minimum < 2 and (config.num_layers >= 3 or config.enhanced_decoder):
+        minimum += period  # the first layer may differ from all others; an enhanced decoder needs two
+    return min(minimum, config.num_layers), period, config.num_layers
 
 
 def _unrolled_estimate(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, int]) -> StepEstimate:

@@ -49,7 +49,7 @@ def step_metrics(compiled: CompiledStep, estimate: StepEstimate | None) -> dict[
     chip, gpu, peak = chip_spec(device), gpu_spec(device), peak_flops(device.device_kind)
     tokens = cfg.train.batch_size * cfg.data.seq_len
     flops = training_flops(exp.objective, cfg.data.seq_len)
-    least = None if peak is None else flops * tokens / exp.mesh.size / peak
+    minimum = None if peak is None else flops * tokens / exp.mesh.size / peak
     collectives = compiled.find_collectives()
     attention = attention_seconds(compiled.custom_calls, exp.model, cfg.data.seq_len, tokens / exp.mesh.size, peak)
     seconds = {
@@ -82,7 +82,7 @@ def step_metrics(compiled: CompiledStep, estimate: StepEstimate | None) -> dict[
         "attention_seconds": attention,
         "estimated_seconds": seconds,
         "estimated_mfu": {
-            name: None if least is None or each is None else least / (each + (attention or 0.0))
+            name: None if minimum is None or each is None else minimum / (each + (attention or 0.0))
             for name, each in seconds.items()
         },
         **by_kernel,

@@ -21,7 +21,7 @@ from bertjax.experiment.open_model import open_generative
 from bertjax.finetuning.metrics.classification import ClassificationScores, classification_scores
 from bertjax.finetuning.readers.tables import read_rows
 from bertjax.inference.choices import NORMS, normalize, score_continuations
-from bertjax.inference.text_files import JsonRecord, as_list, require_text
+from bertjax.inference.text_files import JsonRecord, as_list, require_input_text
 from bertjax.io.output import Summary, open_records, require_output
 from bertjax.io.progress_bar import ProgressBar
 
@@ -54,8 +54,8 @@ class ChoiceTask:
         if len(self.choices) < 2:
             raise UserError(f"{named('choices')} must name at least two labels, as LABEL or LABEL=WORDS")
         for label, words in self.choices.items():
-            require_text(f"{named('choices')} {label}", words)
-        require_text(named("template"), self.template)
+            require_input_text(f"{named('choices')} {label}", words)
+        require_input_text(named("template"), self.template)
         try:
             parts = list(string.Formatter().parse(self.template))
         except ValueError as error:

@@ -59,7 +59,7 @@ class ArchitectureConfig(Settings, group="model"):
         changes_output=False,
         help="Hugging Face family whose classes an export gets if they can hold the model; bertjax: our own format.",
     )
-    vocab_size: int = setting(30522, at_least=1, key=False, transfer=True, help="Tokens of the tokenizer.")
+    vocab_size: int = setting(30522, at_least=1, key=False, may_differ_from_init=True, help="Tokens of the tokenizer.")
     hidden_size: int = _size(768, help="Width of the residual stream.")
     num_layers: int = setting(12, at_least=1, at_most=MAX_LAYERS, help="Layers.")
     num_heads: int = _size(12, help="Attention heads; must divide hidden_size unless head_size is set.")
@@ -94,7 +94,7 @@ class ArchitectureConfig(Settings, group="model"):
     max_position_embeddings: int = setting(
         512,
         at_least=1,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=lambda config: _learned(config) or config.enhanced_decoder,
         help="Longest example that the model can read, in tokens.",
     )
@@ -105,7 +105,7 @@ class ArchitectureConfig(Settings, group="model"):
         help="Rows of the position table before the first position (RoBERTa: pad id + 1).",
     )
     type_vocab_size: int = setting(
-        2, at_least=0, transfer=True, help="Rows of the token type table: 2 for two segments; 0: no table."
+        2, at_least=0, may_differ_from_init=True, help="Rows of the token type table: 2 for two segments; 0: no table."
     )
 
     attention_position: str = setting(
@@ -115,12 +115,16 @@ class ArchitectureConfig(Settings, group="model"):
         "head and bucket of distances, the same in all layers: T5, MPNet).",
     )
     global_rope_theta: float = phase_setting(
-        10_000.0, above=0.0, transfer=True, read_if=_rotary, help="Rotary: base of layers with global attention."
+        10_000.0,
+        above=0.0,
+        may_differ_from_init=True,
+        read_if=_rotary,
+        help="Rotary: base of layers with global attention.",
     )
     local_rope_theta: float = phase_setting(
         10_000.0,
         above=0.0,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=lambda config: _rotary(config) and config.local_attention > 0,
         help="Rotary: base of layers with local attention.",
     )
@@ -136,14 +140,14 @@ class ArchitectureConfig(Settings, group="model"):
     position_buckets: int = setting(
         0,
         at_least=0,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=_disentangled,
         help="Disentangled: rows per side of a logarithmic table; 0: a row per distance.",
     )
     max_relative_positions: int | None = setting(
         None,
         at_least=1,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=_disentangled,
         help="Disentangled: largest distance that is distinguished; None: max_position_embeddings.",
     )
@@ -156,14 +160,14 @@ class ArchitectureConfig(Settings, group="model"):
     clamp_len: int = setting(
         -1,
         at_least=-1,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=_relative,
         help="Relative: distances are clamped to this; -1: not clamped.",
     )
     mem_len: int | None = setting(
         None,
         at_least=1,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=_relative,
         help="Relative: upper limit of tokens of earlier sequences that a layer remembers; None: all it is passed, "
         "with objective.name=plm 3/4 of a sequence.",
@@ -171,13 +175,13 @@ class ArchitectureConfig(Settings, group="model"):
     reuse_len: int | None = setting(
         None,
         at_least=1,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=_relative,
         help="Relative: the first tokens of a sequence, which are remembered; None: all, in the format segments half.",
     )
     bi_data: bool = setting(
         False,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=_relative,
         help="Relative: the second half of a batch is text in reverse, with reversed distances (XLNet).",
     )
@@ -185,7 +189,11 @@ class ArchitectureConfig(Settings, group="model"):
         32, at_least=4, read_if=_biased, help="Relative bias: buckets of distances, both sides together."
     )
     relative_attention_max_distance: int = setting(
-        128, at_least=1, transfer=True, read_if=_biased, help="Relative bias: distances from here on share a bucket."
+        128,
+        at_least=1,
+        may_differ_from_init=True,
+        read_if=_biased,
+        help="Relative bias: distances from here on share a bucket.",
     )
     conv_kernel_size: int = setting(
         0,
@@ -209,7 +217,7 @@ class ArchitectureConfig(Settings, group="model"):
     attention_settings: tuple[str, ...] = setting(
         (), key=False, help="Settings of `attention_class`, NAME=VALUE; in a config they are the keys of model.NAME."
     )
-    causal: bool = setting(False, transfer=True, help="A token attends only to itself and those before it.")
+    causal: bool = setting(False, may_differ_from_init=True, help="A token attends only to itself and those before it.")
     cross_attention_hidden_size: int | None = _size(
         None,
         key=False,
@@ -218,14 +226,14 @@ class ArchitectureConfig(Settings, group="model"):
     local_attention: int = phase_setting(
         0,
         at_least=0,
-        transfer=True,
+        may_differ_from_init=True,
         help="Window of local layers: local_attention // 2 tokens on either side (causal: before); 0: every layer is "
         "global.",
     )
     global_attn_every_n_layers: int = setting(
         1,
         at_least=1,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=lambda config: config.local_attention > 0,
         help="With local_attention: layers 0, n, 2n, ... are global.",
     )
@@ -268,7 +276,9 @@ class ArchitectureConfig(Settings, group="model"):
     first_attention_norm: bool = setting(
         True, help="false: the attention of the first layer reads its input without a norm (ModernBERT)."
     )
-    layer_norm_eps: float = setting(1e-12, at_least=0.0, transfer=True, help="Added to the variance in norms.")
+    layer_norm_eps: float = setting(
+        1e-12, at_least=0.0, may_differ_from_init=True, help="Added to the variance in norms."
+    )
 
     num_groups: int | None = setting(
         None,
@@ -306,7 +316,7 @@ class ArchitectureConfig(Settings, group="model"):
     pad_token_id: int = setting(
         0,
         key=False,
-        transfer=True,
+        may_differ_from_init=True,
         read_if=lambda config: _learned(config) and config.position_offset > 0,
         help="Id of the padding token.",
     )

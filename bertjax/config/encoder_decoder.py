@@ -10,19 +10,19 @@ from ml_collections import ConfigDict
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.fields import PRESET, Settings, read_group, setting
 from bertjax.config.model import EncoderConfig, differences, encoder_config, explicit_values
-from bertjax.config.presets import PRESETS as TOWERS
+from bertjax.config.presets import PRESETS as NETWORK_PRESETS
 from bertjax.config.presets import preset
 from bertjax.errors import UserError, require_one_of
 from bertjax.types import Vocabulary
 
 SHARINGS = ("embeddings", "none", "all")
-"""What both towers share: the word table (the Transformer, T5, BART); nothing (bert2bert); or every parameter that the
-encoder has, so that only cross-attention and head are the decoder's own (arXiv:1907.12461, "shared")."""
+"""What encoder and decoder share: the word table (the Transformer, T5, BART); nothing (bert2bert); or every parameter
+that the encoder has, so that only cross-attention and head are the decoder's own (arXiv:1907.12461, "shared")."""
 
 START_TOKENS = ("cls", "sep", "pad")
 """Special tokens that can stand before the first token of a target."""
 _TOGETHER = ("causal", "cross_attention_hidden_size", "conv_kernel_size", "local_attention", "max_position_embeddings")
-"""Fields in which towers with shared layers may differ: they change no parameter that both have."""
+"""Fields in which networks with shared layers may differ: they change no parameter that both have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class EncoderDecoderConfig:
         decoder_start_token_id: id of the token before the first of a target; None: the tokenizer's first special token.
 
     Raises:
-        UserError: the towers do not fit together.
+        UserError: encoder and decoder do not fit together.
     """
 
     encoder: EncoderConfig
@@ -116,7 +116,7 @@ class DecoderConfig(Settings, group="decoder"):
     def join(
         self, encoder: EncoderConfig, decoder: EncoderConfig, vocabulary: Vocabulary | None = None
     ) -> EncoderDecoderConfig:
-        """Returns the model of two towers; raises `UserError` if they do not fit together.
+        """Returns the model of encoder and decoder; raises `UserError` if they do not fit together.
 
         Args:
             encoder: the encoder.
@@ -133,7 +133,7 @@ def encoder_decoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None
     `vocabulary` is that of the tokenizer, once it is known.
 
     Raises:
-        UserError: a tower cannot be built, or they do not fit together.
+        UserError: encoder or decoder cannot be built, or they do not fit together.
     """
     encoder, group = encoder_config(cfg, vocabulary), cfg.decoder
     encoder = dataclasses.replace(encoder, **_class_values(cfg.model))
@@ -165,10 +165,10 @@ PRESETS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "transformer-big": ("transformer-big", "embeddings", "marian", _MARIAN),
     "bert2bert": ("bert-base", "none", "encoder-decoder", {}),
     "roberta-shared": ("roberta-base", "all", "encoder-decoder", {}),
-    **{name: (name, "embeddings", "t5", {}) for name in TOWERS if name.startswith("t5-")},
-    **{name: (name, "embeddings", "bart", {}) for name in TOWERS if name.startswith("bart-")},
+    **{name: (name, "embeddings", "t5", {}) for name in NETWORK_PRESETS if name.startswith("t5-")},
+    **{name: (name, "embeddings", "bart", {}) for name in NETWORK_PRESETS if name.startswith("bart-")},
 }
-"""Name -> (preset of both towers, what they share, family, other values); config/presets.py, arXiv:1907.12461."""
+"""Name -> (preset of either network, what they share, family, other values); config/presets.py, arXiv:1907.12461."""
 
 
 def encoder_decoder_preset(name: str, vocab_size: int) -> EncoderDecoderConfig:

@@ -76,7 +76,7 @@ ENCODER_DECODERS: Registry[Any] = Registry(
             "bart": "bart:BART",
             "marian": "bart:MARIAN",
             "t5": "t5:T5",
-            "encoder-decoder": "two_towers:TWO_TOWERS",
+            "encoder-decoder": "encoder_decoder_model:ENCODER_DECODER_MODEL",
             "mbart": "bart:MBART",
             "pegasus": "bart:PEGASUS",
             "mt5": "t5:MT5",

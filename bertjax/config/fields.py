@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from ml_collections import ConfigDict
 
 from bertjax.config.registry import Choices
-from bertjax.errors import UserError, named, require_one_of, require_path, require_text, shortened
+from bertjax.errors import UserError, named, require_one_of, require_path, require_storable_text, shortened
 
 PRESET = "preset"
 """The value of a key of `model` or `generator` that is taken from the preset."""
@@ -74,7 +74,7 @@ class Setting:
     heads: tuple[str, ...] = ()
     read_if: Callable[[Any], bool] | None = None
     names: tuple[str, ...] = ()
-    transfer: bool = False
+    may_differ_from_init: bool = False
     kind: type = str
     many: bool = False
     nullable: bool = False
@@ -156,7 +156,7 @@ class Setting:
             self.choices.require(key, value)
         elif self.choices:
             require_one_of(key, value, self.choices)
-        require_text(key, value)
+        require_storable_text(key, value)
         if self.path:
             require_path(key, value)
 
@@ -199,7 +199,8 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
             heads: Heads that read the field; () = the encoder.
             read_if: Function of the config: whether a model with these other values reads the field at all.
             names: Values of the group's `name` that read the field; with others it must be None.
-            transfer: Weights keep their meaning where the value differs from that of the model they were trained in.
+            may_differ_from_init: Weights keep their meaning where the value differs from that of the model that they
+                were trained in.
 
     Returns:
         A dataclass field with a `Setting` in its metadata.

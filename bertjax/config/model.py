@@ -157,7 +157,7 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
             )
         if not self.labels:
             raise UserError("model.labels must name at least one label")
-        for reason in _refusals(self):
+        for reason in _invalid_combinations(self):
             raise UserError(reason)
         if (attention := attention_config(self)) is not None:
             if self.attention_position not in attention.attention_positions:
@@ -282,14 +282,14 @@ def float32_config(config: EncoderConfig) -> EncoderConfig:
     return dataclasses.replace(config, **{name: each.default for name, each in settings_of(ComputeConfig).items()})
 
 
-def _refusals(config: EncoderConfig) -> Iterator[str]:
+def _invalid_combinations(config: EncoderConfig) -> Iterator[str]:
     """Yields why a model cannot be built."""
-    yield from _position_refusals(config)
-    yield from _layer_refusals(config)
-    yield from _head_refusals(config)
+    yield from _invalid_positions(config)
+    yield from _invalid_layers(config)
+    yield from _invalid_heads(config)
 
 
-def _position_refusals(config: EncoderConfig) -> Iterator[str]:
+def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
     position, terms = config.attention_position, config.pos_att_type
     disentangled = position == "disentangled"
     if position == "rotary" and config.head_dim % 2 == 1:
@@ -336,7 +336,7 @@ def _position_refusals(config: EncoderConfig) -> Iterator[str]:
         yield "position_buckets must be 0 (a row for every distance) or at least 2"
 
 
-def _layer_refusals(config: EncoderConfig) -> Iterator[str]:
+def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
     shared = config.num_groups is not None
     if config.global_attn_every_n_layers > 1 and config.local_attention == 0:
         yield "global_attn_every_n_layers needs local_attention for the other layers"
@@ -359,7 +359,7 @@ def _layer_refusals(config: EncoderConfig) -> Iterator[str]:
         yield "conv_kernel_size sees the next token: not in causal models"
 
 
-def _head_refusals(config: EncoderConfig) -> Iterator[str]:
+def _invalid_heads(config: EncoderConfig) -> Iterator[str]:
     if config.pooling == "late" and config.classifier_dense == "pooler":
         yield "pooling=late scores every token: set classifier_dense to own or none"
     if config.causal and config.enhanced_decoder:

@@ -6,7 +6,7 @@ A preset holds what its authors' code computes (Google's BERT has the tanh GELU 
 
 from __future__ import annotations
 
-from bertjax.config.tower_presets import TOWERS, Values, layer_sizes
+from bertjax.config.seq2seq_presets import SEQ2SEQ_PRESETS, Values, layer_sizes
 from bertjax.errors import UserError
 
 # google-research/bert:README.md, "Smaller BERT Models" table (arXiv:1908.08962): L in {2..12} x H in {128..768},
@@ -356,7 +356,7 @@ PRESETS: dict[str, Values] = {
     "gpt2-medium": layer_sizes(24, 1024) | _GPT2,
     "gpt2-large": layer_sizes(36, 1280) | _GPT2,
     "gpt2-xl": layer_sizes(48, 1600) | _GPT2,
-    **TOWERS,
+    **SEQ2SEQ_PRESETS,
 }
 
 

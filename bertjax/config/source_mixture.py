@@ -19,10 +19,10 @@ def parse_epochs(text: str, where: str) -> Limits:
     match = re.fullmatch(EPOCHS, text)
     if match is None:
         raise UserError(f"{where}: epochs are MIN..MAX, such as 1..4 or ..4, not {text!r}")
-    least, most = float(match[1] or 0), float(match[2] or math.inf)
-    if least > most or most == 0:
+    minimum, maximum = float(match[1] or 0), float(match[2] or math.inf)
+    if minimum > maximum or maximum == 0:
         raise UserError(f"{where}: MAX of epochs {text} must be above 0 and at least MIN")
-    return least, most
+    return minimum, maximum
 
 
 @dataclasses.dataclass(frozen=True)

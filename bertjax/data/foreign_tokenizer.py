@@ -151,12 +151,12 @@ def _checked_config(files: Mapping[str, bytes], where: Path) -> dict[str, Any]:
 
 
 def _model_facts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what AutoTokenizer asks of a config.json, of both towers where there are two."""
+    """Returns what AutoTokenizer asks of a config.json, of both networks where there are two."""
     facts = {key: values[key] for key in _OF_MODEL if isinstance(values.get(key), str)}
     if not _CLASS.fullmatch(facts.get("tokenizer_class", "Tokenizer")):
         facts.pop("tokenizer_class", None)
-    towers = {key: _model_facts(values[key]) for key in ("encoder", "decoder") if isinstance(values.get(key), dict)}
-    return facts | {key: tower for key, tower in towers.items() if tower}
+    networks = {key: _model_facts(values[key]) for key in ("encoder", "decoder") if isinstance(values.get(key), dict)}
+    return facts | {key: network for key, network in networks.items() if network}
 
 
 def _declared_ids(files: Mapping[str, bytes], where: Path) -> Iterator[tuple[str, str, int]]:

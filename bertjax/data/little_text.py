@@ -46,7 +46,7 @@ def hold_out_little(
     name = max(splits, key=lambda each: (splits[each].documents, splits[each].tokens))
     source, none = sources[name], f"data.eval_fraction={cfg.data.eval_fraction} holds out no document"
     note = "a tokenizer that is trained on this text has read it"
-    fraction = least_fraction(filtered_documents(source, cfg))
+    fraction = min_fraction(filtered_documents(source, cfg))
     if fraction is not None:
         say(f"{none}: one of {source.text} is held out all the same ({note})")
         corpora[name] = prepare(source, fraction)
@@ -57,7 +57,7 @@ def hold_out_little(
     return {}
 
 
-def least_fraction(documents: Iterable[str]) -> float | None:
+def min_fraction(documents: Iterable[str]) -> float | None:
     """Returns the `eval_fraction` that holds out exactly one of the documents; None where all are equal, or none is."""
     first = second = math.inf
     for number in map(held_out_number, documents):

@@ -27,8 +27,9 @@ _LOCK = "lock"
 
 
 class SplitPart(NamedTuple):
-    """Stored documents of one split: ids end to end, tokens of sentences, sentences of documents; and how many
-    documents are not there because they gave no token.
+    """Stored documents of one split: ids end to end, tokens of sentences, sentences of documents.
+
+    `dropped` counts those that are not there because they gave no token.
     """
 
     ids: np.ndarray

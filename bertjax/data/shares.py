@@ -68,33 +68,33 @@ def mixture_shares(
     size = length * per_sequence
     alpha = 1.0 if mixing.alpha is None else mixing.alpha
     shares = np.array([s**alpha if w is None else w for s, w in zip(size / size.max(), weights, strict=True)])
-    least, most = (np.array(each) * length for each in zip(*mixing.limits, strict=True))
-    budget = fill(shares / per_sequence, least, most, mixing.sequences)
+    minimum, maximum = (np.array(each) * length for each in zip(*mixing.limits, strict=True))
+    budget = water_fill(shares / per_sequence, minimum, maximum, mixing.sequences)
     return budget / budget.sum()
 
 
-def fill(shares: np.ndarray, least: np.ndarray, most: np.ndarray, total: float) -> np.ndarray:
+def water_fill(shares: np.ndarray, minimum: np.ndarray, maximum: np.ndarray, total: float) -> np.ndarray:
     """Returns clip(level * shares, least, most) with the level at which the sum is `total`.
 
     Args:
         shares: positive, any sum, float64 [sources].
-        least, most: limits [sources]; `most` may be infinite.
+        minimum, maximum: limits [sources]; `maximum` may be infinite.
         total: sum of the result.
 
     Raises:
         UserError: no level gives this sum.
     """
-    _require_reachable(least, most, total)
-    levels = np.concatenate([[0.0], least / shares, most[np.isfinite(most)] / shares[np.isfinite(most)]])
+    _require_reachable(minimum, maximum, total)
+    levels = np.concatenate([[0.0], minimum / shares, maximum[np.isfinite(maximum)] / shares[np.isfinite(maximum)]])
     levels = np.unique(np.append(levels, levels.max() + total / shares.min()))
-    sums = np.array([np.clip(level * shares, least, most).sum() for level in levels])
-    return np.clip(np.interp(total, sums, levels) * shares, least, most)
+    sums = np.array([np.clip(level * shares, minimum, maximum).sum() for level in levels])
+    return np.clip(np.interp(total, sums, levels) * shares, minimum, maximum)
 
 
-def _require_reachable(least: np.ndarray, most: np.ndarray, total: float) -> None:
-    if least.sum() <= total <= most.sum():
+def _require_reachable(minimum: np.ndarray, maximum: np.ndarray, total: float) -> None:
+    if minimum.sum() <= total <= maximum.sum():
         return
-    word, bound, verb = ("most", most, "lower") if most.sum() < total else ("fewest", least, "raise")
+    word, bound, verb = ("most", maximum, "lower") if maximum.sum() < total else ("fewest", minimum, "raise")
     raise UserError(
         f"data.mixture_epochs: the {word} epochs of all sources are {bound.sum():,.0f} sequences, and the run has "
         f"{total:,}; {verb} train.num_steps, or change the limits, also @MIN..MAX of the sources"

@@ -19,8 +19,10 @@ Splitter = Callable[[str], list[str]]
 
 
 class TokenizedDocuments(NamedTuple):
-    """Documents, tokenized: `document_sentences` int32 [documents], 0 where a document has no token,
-    `sentence_lengths` int32 [their sum] in tokens, and `ids` uint16 or int32 of all of them end to end.
+    """Tokenized documents, end to end.
+
+    `document_sentences` int32 [documents], 0 where a document has no token, `sentence_lengths` int32 [their sum] in
+    tokens, and `ids` uint16 or int32.
     """
 
     document_sentences: np.ndarray
@@ -93,19 +95,19 @@ def _flat(sentences: list[str], tokenizer: Tokenizer) -> tuple[IntArray, np.ndar
     return np.concatenate([lengths for lengths, _ in results]), ids
 
 
-def batches(texts: Iterable[str], most: int, most_characters: int | None = None) -> Iterator[list[str]]:
+def batches(texts: Iterable[str], maximum: int, max_characters: int | None = None) -> Iterator[list[str]]:
     """Yields groups of texts.
 
     Args:
         texts: Texts in order.
-        most: Maximum number of texts per group.
-        most_characters: Maximum characters per group unless a single text is longer; None = a million.
+        maximum: Maximum number of texts per group.
+        max_characters: Maximum characters per group unless a single text is longer; None = a million.
     """
-    most_characters = CHARACTERS_PER_BATCH if most_characters is None else most_characters
+    max_characters = CHARACTERS_PER_BATCH if max_characters is None else max_characters
     group: list[str] = []
     characters = 0
     for text in texts:
-        if group and (len(group) == most or characters + len(text) > most_characters):
+        if group and (len(group) == maximum or characters + len(text) > max_characters):
             yield group
             group, characters = [], 0
         group.append(text)

@@ -118,8 +118,8 @@ def sample_documents(documents: Iterable[str], max_chars: int, seed: int) -> lis
             chars += len(document)
         while chars > max_chars and len(saved) > 1:
             share /= 2
-            least = min(saved, key=lambda text: _fraction(text, seed))
-            saved = [text for text in saved if _fraction(text, seed) < share] or [least]
+            minimum = min(saved, key=lambda text: _fraction(text, seed))
+            saved = [text for text in saved if _fraction(text, seed) < share] or [minimum]
             chars = sum(map(len, saved))
     return saved
 
@@ -198,7 +198,7 @@ def _alphabet(documents: list[str], normalizer: Any, vocab_size: int, num_specia
         words.update(text.split())
     letters = {c: n for c, n in counts.items() if not c.isspace() and c != "\ufffd"}
     size = vocab_size - num_special
-    least = heapq.nlargest(size, words.values())[-1] if len(words) > size > 0 else 0
+    minimum = heapq.nlargest(size, words.values())[-1] if len(words) > size > 0 else 0
     selected, covered, used, half_is_full = _COVERAGE * sum(letters.values()), 0, 0, False
     chosen: list[str] = []
     for letter in sorted(letters, key=lambda c: (-letters[c], c)):
@@ -206,7 +206,7 @@ def _alphabet(documents: list[str], normalizer: Any, vocab_size: int, num_specia
         if covered >= selected:
             break
         half_is_full = half_is_full or used + cost > size // 2
-        if half_is_full and (cost > 1 or letters[letter] < least or used >= size):
+        if half_is_full and (cost > 1 or letters[letter] < minimum or used >= size):
             continue
         used += cost
         chosen.append(letter)
@@ -251,9 +251,9 @@ def train_byte_bpe(
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-    least = 256 + len(family.special) + 1
-    if vocab_size < least:
-        raise _too_small(vocab_size, least)
+    minimum = 256 + len(family.special) + 1
+    if vocab_size < minimum:
+        raise _too_small(vocab_size, minimum)
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.normalizer = _composing([normalizers.Lowercase()] if lowercase else [])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -388,8 +388,8 @@ def _lines(documents: list[str]) -> Iterator[str]:
                 yield line[start : start + _LINE_CHARS]
 
 
-def _too_small(vocab_size: int, least: int) -> UserError:
+def _too_small(vocab_size: int, minimum: int) -> UserError:
     return UserError(
-        f"data.vocab_size {vocab_size} is too small: single characters and special tokens alone need about {least}; "
-        f"set data.vocab_size to {least} or more"
+        f"data.vocab_size {vocab_size} is too small: single characters and special tokens alone need about {minimum}; "
+        f"set data.vocab_size to {minimum} or more"
     )

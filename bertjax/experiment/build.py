@@ -161,9 +161,9 @@ def make_objective(config: Config, vocabulary: Vocabulary, teacher: Network | No
         UserError: the objective needs a teacher and there is none, or it does not suit the student.
     """
     cfg, objective = config.cfg, config.objective
-    most = None if objective.is_finetuning else config.data.max_examples  # a task packs as its texts fit
+    max_examples = None if objective.is_finetuning else config.data.max_examples  # a task packs as its texts fit
     encoders = {
-        group: dataclasses.replace(platform.platform_config(cfg, encoder), max_examples=most)
+        group: dataclasses.replace(platform.platform_config(cfg, encoder), max_examples=max_examples)
         for group, encoder in objective.read_encoders(cfg, vocabulary).items()
     }
     if teacher is not None:
@@ -172,7 +172,7 @@ def make_objective(config: Config, vocabulary: Vocabulary, teacher: Network | No
             platform.platform_config(cfg, teacher.config),
             padded_vocab_size=model.padded_vocab_size,
             attention_implementation=model.attention_implementation,
-            max_examples=most,
+            max_examples=max_examples,
             norm_implementation=model.norm_implementation,
             remat="none",
         )

@@ -200,7 +200,7 @@ def _check_examples(config: Config) -> None:
 
 def _check_lengths(config: Config) -> None:
     seq_len, encoders = config.data.seq_len, config.objective.read_encoders(config.cfg)
-    for group, length in config.objective.tower_lengths(seq_len, config.data.max_examples).items():
+    for group, length in config.objective.network_lengths(seq_len, config.data.max_examples).items():
         limit = encoders[group].max_position_embeddings
         if length > limit:
             raise UserError(

@@ -87,12 +87,12 @@ def copy_architecture(cfg: ConfigDict, source: str) -> str:
     if (family := find_family(kind)) is not None:
         model = family.parse_config(values, where)
         objective = _objective_of(model, family.heads_of(architecture) or ())
-    elif (towers := find_encoder_decoder(kind)) is not None:
-        both = towers.parse_config(values, where)
+    elif (pair := find_encoder_decoder(kind)) is not None:
+        both = pair.parse_config(values, where)
         _copy_network(cfg.decoder, both.decoder)
         cfg.decoder.sharing = both.sharing
         copy_start_token(cfg, both, load_tokenizer(folder))
-        model, objective = both.encoder, towers.objective
+        model, objective = both.encoder, pair.objective
     else:
         raise UserError(f"{source}: model_type {kind!r} is not a model of transformers that bertjax reads")
     _copy_network(cfg.model, model)

@@ -13,7 +13,7 @@ from bertjax.config import inputs
 from bertjax.config.model import float32_config
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError, named
-from bertjax.experiment.load import StoredRun, config_keys, exported_tokenizer, join_towers
+from bertjax.experiment.load import StoredRun, config_keys, exported_tokenizer, join_encoder_decoder
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
 from bertjax.hf.encoder_decoder.folders import loader
@@ -76,7 +76,7 @@ def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | Pretr
     """Returns the network of this name, by default the main model, an encoder-decoder with its tokenizer."""
     objective = run.experiment.objective
     if objective.encoder_decoder is not None and name is None:
-        return join_towers(run, objective.encoder_decoder, run.params)
+        return join_encoder_decoder(run, objective.encoder_decoder, run.params)
     alone = [each for each, network in objective.networks.items() if network.stands_alone]
     name = alone[0] if name is None else name
     if name not in alone:

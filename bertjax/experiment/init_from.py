@@ -100,20 +100,20 @@ def load_initial_weights(
     params = host_copy(state.params)
     lines = describe_tables(source, exp.model, match, cfg.init_positions)
     fresh, unused = set(flatten_tree(params)), dict[int, set[str]]()
-    for name, tower in _towers(exp.objective, source).items():
+    for name, trained in _trained_networks(exp.objective, source).items():
         config = exp.objective.networks[name].config
-        lines += architecture_changes(f"init_from={folder}", tower.config, config, cfg.init_growth)
-        fitted = resize_tables(tower, config, match, cfg.init_positions)
-        if needs_growth(tower.config, config):
+        lines += architecture_changes(f"init_from={folder}", trained.config, config, cfg.init_growth)
+        fitted = resize_tables(trained, config, match, cfg.init_positions)
+        if needs_growth(trained.config, config):
             if exp.objective.encoder_decoder is not None:
                 raise UserError(f"init_growth={cfg.init_growth} grows a single network, not an encoder-decoder")
-            fitted = grow(fitted, tower.heads, tower.config, config, cfg.init_growth)
+            fitted = grow(fitted, trained.heads, trained.config, config, cfg.init_growth)
         params, filled = fill_network(exp.objective, params, name, fitted)
         fresh -= filled
         taken = set(flatten_tree(exp.objective.network_params(params, name)))
         # a decoder that starts as the encoder uses other heads of the same network
-        left = set(flatten_tree(tower.params)) - taken
-        unused[id(tower.params)] = unused.get(id(tower.params), left) & left
+        left = set(flatten_tree(trained.params)) - taken
+        unused[id(trained.params)] = unused.get(id(trained.params), left) & left
     paths = set().union(*unused.values())
     notes = {"fresh": collapse_paths(params, fresh), "unused": collapse_paths(source.params, paths)}
     print(
@@ -125,7 +125,7 @@ def load_initial_weights(
     return state._replace(params=put_tree(params, shardings), opt_state=reset_ema(state.opt_state, params))
 
 
-def _towers(objective: Objective, source: SourceModel) -> dict[str, SourceModel]:
+def _trained_networks(objective: Objective, source: SourceModel) -> dict[str, SourceModel]:
     """Returns the source of every network that is filled: the main one, and a decoder that reads it.
 
     A decoder without a source of its own starts as the encoder (arXiv:1907.12461), where its layers are like those of
@@ -145,7 +145,7 @@ def _towers(objective: Objective, source: SourceModel) -> dict[str, SourceModel]
 
 def _changes_weights(field: str) -> bool:
     """Returns whether models that differ in a field have other weights."""
-    return not settings_of(EncoderConfig)[field].transfer
+    return not settings_of(EncoderConfig)[field].may_differ_from_init
 
 
 def architecture_changes(name: str, source: EncoderConfig, config: EncoderConfig, growth: str = "refuse") -> list[str]:

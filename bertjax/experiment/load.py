@@ -34,7 +34,7 @@ from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
 from bertjax.io.staging import display_path
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.models.encoder_decoder import DECODER_HEADS, tower_params
+from bertjax.models.encoder_decoder import DECODER_HEADS, complete_params
 from bertjax.objectives.base import Network
 from bertjax.runtime import platform
 from bertjax.training.state import COUNTER_DEFAULTS
@@ -189,8 +189,8 @@ def load_source_model(folder: str | Path, head: str | None = None, step: int | N
 
 def source_digests(source: SourceModel) -> dict[str, str]:
     """Returns the digests of the networks and of the tokenizer of a model."""
-    towers = {"weights": source} | ({"weights of the decoder": source.decoder} if source.decoder else {})
-    digests = {name: model_digest(each.config, each.heads, each.params) for name, each in towers.items()}
+    networks = {"weights": source} | ({"weights of the decoder": source.decoder} if source.decoder else {})
+    digests = {name: model_digest(each.config, each.heads, each.params) for name, each in networks.items()}
     return {**digests, "tokenizer": source.tokenizer.digest}
 
 
@@ -234,7 +234,7 @@ def _of_folder(folder: Path) -> SourceModel:
         others = {"module_files": model.module_files, "config_keys": model.config_keys}
         return SourceModel(model.config, model.heads, jax.device_get(model.params), tokenizer, others=others)
     config = model.config
-    encoder, decoder = tower_params(config, jax.device_get(model.params))
+    encoder, decoder = complete_params(config, jax.device_get(model.params))
     second = SourceModel(config.decoder, DECODER_HEADS, decoder, tokenizer)
     return SourceModel(config.encoder, config.encoder_heads, encoder, tokenizer, decoder=second, encoder_decoder=config)
 
@@ -293,7 +293,7 @@ class Generative(NamedTuple):
 
 
 def load_generative(folder: Path, head: str | None = "mlm") -> Generative:
-    """Loads a causal model (by `head` another network), or both towers; errors are those of `load_source_model`."""
+    """Loads a causal model (by `head` another network) or an encoder-decoder; errors as of `load_source_model`."""
     folder = require_model(folder)
     if not (folder / "checkpoints").is_dir():
         platform.start_backend()
@@ -304,7 +304,7 @@ def load_generative(folder: Path, head: str | None = "mlm") -> Generative:
     if both is None:
         return Generative(*_to_device(_of_run(run, head))[:2])
     platform.enable_compile_cache(base_config())
-    return Generative(join_towers(run, both, jax.device_put(run.params, may_alias=False)), run.tokenizer)
+    return Generative(join_encoder_decoder(run, both, jax.device_put(run.params, may_alias=False)), run.tokenizer)
 
 
 def load_finetuned(folder: Path, trained: TaskConfig | None) -> LoadedModel | Generative:
@@ -320,23 +320,23 @@ def load_finetuned(folder: Path, trained: TaskConfig | None) -> LoadedModel | Ge
     return load_generative(folder) if generates else load_model(folder)
 
 
-def join_towers(run: StoredRun, config: EncoderDecoderConfig, params: Params) -> PretrainedEncoderDecoder:
+def join_encoder_decoder(run: StoredRun, config: EncoderDecoderConfig, params: Params) -> PretrainedEncoderDecoder:
     """Returns the encoder-decoder of a run.
 
     Args:
         run: the run, with whose tokenizer's special tokens texts begin and end.
-        config: its towers.
+        config: the model.
         params: its parameters, on the host or on a device.
     """
     tokenizer = run.tokenizer.fitted(config.encoder)
     encoder, decoder = float32_config(config.encoder), float32_config(config.decoder)
-    towers = with_family(dataclasses.replace(config, encoder=encoder, decoder=decoder))
+    model = with_family(dataclasses.replace(config, encoder=encoder, decoder=decoder))
     ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}
     generation = ids | {"decoder_start_token_id": config.decoder_start_token_id}
     if run.experiment.objective.is_finetuning:
         generation |= task_settings(run.experiment.cfg).generation
     files = tokenizer.huggingface_files(config.encoder.max_position_embeddings)
-    return PretrainedEncoderDecoder(towers, params, generation, files)
+    return PretrainedEncoderDecoder(model, params, generation, files)
 
 
 def require_batch_tokens(requested: int | None) -> None:

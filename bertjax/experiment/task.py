@@ -290,8 +290,9 @@ def num_batch_shapes(cfg: ConfigDict, config: TaskConfig, num_windows: int, plat
 
 
 def _lengths(task: Task) -> tuple[int, ...]:
-    """Returns the lengths of sequences: the limits of the config, rounded up, for packed examples, otherwise the length
-    of the longest example; of targets, too.
+    """Returns the lengths of sequences, and of targets.
+
+    Packed examples have the limits of the config, rounded up; others the length of the longest example.
     """
     if task.config.packing:
         limits = (task.config.max_length, task.config.seq2seq.max_target_length)

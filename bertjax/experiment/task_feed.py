@@ -108,7 +108,7 @@ def task_digests(task: Task) -> dict[str, str]:
     """Returns digests of all that a process has read of a task, texts and answers included."""
     digests = {"tokenizer": task.tokenizer.digest}
     for name, split in task.splits.items():
-        read = dataclasses.replace(split.examples, locations=[], notes=[])  # homes may differ
+        read = dataclasses.replace(split.examples, locations=[], notes=[])  # paths differ between hosts
         examples = hashlib.sha256(repr(read).encode("utf-8", "surrogatepass")).hexdigest()[:32]
         digests |= {f"task.{name}": _digest(task.labels, split), f"examples of task.{name}": examples}
     return digests

@@ -18,7 +18,7 @@ from bertjax.finetuning.methods import EvalResult, TaskMethods
 from bertjax.finetuning.metrics.generated_text import text_scores
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.readers.tables import require_text
+from bertjax.finetuning.readers.tables import require_field_text
 from bertjax.finetuning.templates import (
     TokenRanges,
     assemble_windows,
@@ -49,9 +49,9 @@ class Seq2SeqTaskObjective(TaskObjective):
         return dataclasses.replace(built, targets=self.targets.build(encoders, vocabulary))
 
     @property
-    def towers(self) -> EncoderDecoderConfig:
+    def seq2seq_model(self) -> EncoderDecoderConfig:
         """The model."""
-        return self.targets.towers
+        return self.targets.seq2seq_model
 
     @property
     def encoder_decoder(self) -> EncoderDecoderConfig | None:
@@ -90,7 +90,7 @@ class SequenceToSequenceTask(TaskMethods):
 
     def label(self, config: TaskConfig, value: Any, where: str) -> str:
         """Returns the target. Args: as in the base class."""
-        return require_text(value, config.column_names[1], where)
+        return require_field_text(value, config.column_names[1], where)
 
     def make_features(
         self, config: TaskConfig, examples: Any, tokenizer: Tokenizer, labels: Sequence[str], training: bool

@@ -37,8 +37,8 @@ class GenerationEvaluator(Evaluator):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         require_libraries(self.config.seq2seq.text_metrics)
-        exact = float32_model(self.objective.towers)
-        objective = self.objective.targets.build_towers(exact, self.objective.vocabulary)
+        exact = float32_model(self.objective.seq2seq_model)
+        objective = self.objective.targets.with_model(exact, self.objective.vocabulary)
 
         def step(params: Params, batch: Batch) -> dict[str, Sum]:
             key = jax.random.key(0)
@@ -142,8 +142,8 @@ def generation_config(config: TaskConfig, model: EncoderDecoderConfig, tokenizer
 def float32_model(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Returns the model that computes in float32, as an export is read, whatever the dtype of training."""
     encoder, decoder = (
-        dataclasses.replace(float32_config(tower), padded_vocab_size=tower.padded_vocab_size)
-        for tower in (config.encoder, config.decoder)
+        dataclasses.replace(float32_config(network), padded_vocab_size=network.padded_vocab_size)
+        for network in (config.encoder, config.decoder)
     )
     return dataclasses.replace(config, encoder=encoder, decoder=decoder)
 

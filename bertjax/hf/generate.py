@@ -37,7 +37,7 @@ def read_generation(folder: Path, config_json: Mapping[str, Any]) -> dict[str, A
 
     Args:
         folder: the folder.
-        config_json: its config.json; where there are two towers, the decoder's settings count last.
+        config_json: its config.json; where there are two networks, the decoder's settings count last.
     """
     names = GenerationConfig.names()
     if (folder / GENERATION_CONFIG).exists():
@@ -45,8 +45,8 @@ def read_generation(folder: Path, config_json: Mapping[str, Any]) -> dict[str, A
         values.warn_of_unread(f"{folder / GENERATION_CONFIG}", {*names, *_INERT_KEYS.split()})
         return {key: value for key, value in values.items() if key != "transformers_version"}
     decoder = config_json.get("decoder")
-    towers = decoder if isinstance(decoder, dict) else {}, config_json
-    return {name: tower[name] for tower in towers for name in sorted(names) if tower.get(name) is not None}
+    configs = decoder if isinstance(decoder, dict) else {}, config_json
+    return {name: config[name] for config in configs for name in sorted(names) if config.get(name) is not None}
 
 
 def generation_file(values: Mapping[str, Any]) -> dict[str, bytes]:

@@ -76,7 +76,7 @@ def _compare(family: Family, values: Mapping[str, Any], tensors: Collection[str]
         return None
     model_type = str(values.get("model_type"))
     keys = values.keys() - IGNORED_KEYS - {"id2label", "num_labels", "auto_map"}
-    refused = {key for key, *_ in (*family.refused, *family.training_only)}
+    refused = {key for key, *_ in (*family.unsupported, *family.training_only)}
     known = {*family.render_config(config, next(iter(family.architectures))), *family.fields, *family.aliases}
     known |= {*family.ignored_keys.split(), *refused}
     entries = family.make_keymap(config).entries

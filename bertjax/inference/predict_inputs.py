@@ -18,7 +18,14 @@ from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import get_field, read_rows, with_text_column
 from bertjax.finetuning.readers.text_classification import class_label, score_number
 from bertjax.finetuning.tasks import read_examples, task_methods
-from bertjax.inference.text_files import JsonRecord, is_jsonl, parse_records, read_records, read_texts, require_text
+from bertjax.inference.text_files import (
+    JsonRecord,
+    is_jsonl,
+    parse_records,
+    read_records,
+    read_texts,
+    require_input_text,
+)
 from bertjax.io.jsonl import STDIN
 
 WINDOW = 8192
@@ -238,7 +245,7 @@ def _read_words(config: TaskConfig, record: JsonRecord, name: Any, tags: Any) ->
     value = None if field is None else record.values[field]
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         for word in value:
-            require_text(record.location, word)
+            require_input_text(record.location, word)
         if tags is not None and (not isinstance(tags, list) or len(tags) != len(value)):
             raise UserError(f"{record.location}: {len(value)} words, but not as many tags")
         return _Example(record.location, name, "", words=value, gold=tags)

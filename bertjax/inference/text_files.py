@@ -45,10 +45,10 @@ def as_list(name: str, values: Any) -> list[Any]:
 
 def as_texts(name: str, values: Any) -> list[str]:
     """Returns the texts of an argument; raises `UserError`, which names the first item that is not valid text."""
-    return [require_text(f"{name}[{index}]", each) for index, each in enumerate(as_list(name, values))]
+    return [require_input_text(f"{name}[{index}]", each) for index, each in enumerate(as_list(name, values))]
 
 
-def require_text(where: str, value: Any) -> str:
+def require_input_text(where: str, value: Any) -> str:
     """Returns a value that must be valid text; raises `UserError` that begins with `where`."""
     return JsonRecord(where, {"text": value}).text("text")
 

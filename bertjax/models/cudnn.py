@@ -83,16 +83,18 @@ def segment_attention(
         q, k, v, context: as in `dot_product_attention`, 16-bit.
         form: `offsets` or `lengths`: see `segment_form`.
     """
-    most = context.max_examples if form == "offsets" else None
+    max_examples = context.max_examples if form == "offsets" else None
     keys = context.segment_ids if context.key_segment_ids is None else context.key_segment_ids
-    run = functools.partial(_run, context.causal, most)
+    run = functools.partial(_run, context.causal, max_examples)
     return per_device(run, (2, 2, 2, None, None), 2, q, k, v, context.segment_ids, keys)
 
 
-def _run(causal: bool, most: int | None, q: Array, k: Array, v: Array, query_ids: Array, key_ids: Array) -> Array:
-    if most is None:
+def _run(
+    causal: bool, max_examples: int | None, q: Array, k: Array, v: Array, query_ids: Array, key_ids: Array
+) -> Array:
+    if max_examples is None:
         return _attend(causal, q, k, v, padded_segments(query_ids, key_ids))
-    return _attend(causal, q, k, v, packed_segments(query_ids, most, q.shape[2] * q.shape[3]))
+    return _attend(causal, q, k, v, packed_segments(query_ids, max_examples, q.shape[2] * q.shape[3]))
 
 
 def padded_segments(query_ids: Int[Array, "B S"], key_ids: Int[Array, "B K"]) -> Segments:
@@ -116,14 +118,14 @@ def packed_segments(segment_ids: Int[Array, "B S"], max_examples: int, token_siz
         max_examples: most examples per sequence, on average.
         token_size: numbers per token, N * H.
     """
-    batch, most = len(segment_ids), max_examples + 1
+    batch, slots = len(segment_ids), max_examples + 1
     changes = segment_ids[:, 1:] != segment_ids[:, :-1]
     first = jnp.pad(changes, ((0, 0), (1, 0)), constant_values=True).reshape(-1)
-    numbers = jnp.arange(1, batch * (most + 1) + 1)
+    numbers = jnp.arange(1, batch * (slots + 1) + 1)
     # token at which segment 1, 2, ... begins; the number of all tokens if there is none
     begins = jnp.searchsorted(jnp.cumsum(first), numbers, method="scan_unrolled").astype(jnp.int32)
-    lengths = jnp.diff(begins)[: batch * most].reshape(batch, most)
-    return Segments(lengths, lengths, begins.reshape(batch, most + 1) * token_size)
+    lengths = jnp.diff(begins)[: batch * slots].reshape(batch, slots)
+    return Segments(lengths, lengths, begins.reshape(batch, slots + 1) * token_size)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -120,8 +120,8 @@ class Encoder(nnx.Module):
         if encoder_hidden_states is not None:
             if encoder_attention_mask is None:
                 encoder_attention_mask = jnp.ones(encoder_hidden_states.shape[:2], jnp.int32)
-            most = self.config.max_examples
-            context = AttentionContext(segment_ids, key_segment_ids=encoder_attention_mask, max_examples=most)
+            max_examples = self.config.max_examples
+            context = AttentionContext(segment_ids, key_segment_ids=encoder_attention_mask, max_examples=max_examples)
             cross = CrossInput(encoder_hidden_states, context)
 
         def apply(layer: Layer, x: Array, local: bool, key: Key | None, _: Array | None) -> Array:

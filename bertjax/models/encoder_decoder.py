@@ -26,7 +26,7 @@ _WORD_TABLE = "encoder/embeddings/word_embeddings/embedding"
 
 
 class EncoderDecoder(NamedTuple):
-    """The two towers, bound to their parameters."""
+    """Encoder and decoder, bound to their parameters."""
 
     encoder: Model
     decoder: Model
@@ -71,13 +71,13 @@ class EncoderDecoder(NamedTuple):
 
 def bind(config: EncoderDecoderConfig, params: Params) -> EncoderDecoder:
     """Returns the model with these parameters."""
-    encoder, decoder = tower_params(config, params)
+    encoder, decoder = complete_params(config, params)
     return EncoderDecoder(
         single.bind(config.encoder, config.encoder_heads, encoder), single.bind(config.decoder, DECODER_HEADS, decoder)
     )
 
 
-def tower_params(config: EncoderDecoderConfig, params: Params) -> tuple[Params, Params]:
+def complete_params(config: EncoderDecoderConfig, params: Params) -> tuple[Params, Params]:
     """Returns the complete parameters of encoder and decoder."""
     names = shared_paths(config)
     if not names:
@@ -88,7 +88,7 @@ def tower_params(config: EncoderDecoderConfig, params: Params) -> tuple[Params, 
 
 
 def without_shared(config: EncoderDecoderConfig, encoder: Params, decoder: Params) -> Params:
-    """Returns the parameters of the model from complete ones of both towers; of what they share, the encoder's.
+    """Returns the parameters of the model from complete ones of both networks; of what they share, the encoder's.
 
     Args:
         config: the model.
@@ -115,20 +115,21 @@ def shared_paths(config: EncoderDecoderConfig) -> tuple[str, ...]:
 
 
 def warm_start(config: EncoderDecoderConfig, params: Params, encoder: Params, decoder: Params) -> Params:
-    """Replaces parameters by those of two trained networks; the others, cross-attention among them, stay as they are
-    (arXiv:1907.12461).
+    """Replaces parameters by those of two trained networks (arXiv:1907.12461).
+
+    The others, cross-attention among them, stay as they are.
 
     Args:
         config: the model.
         params: its parameters.
         encoder: parameters of a network of the encoder's kind, by the same paths.
-        decoder: those of a network of the decoder's kind; what the towers share is taken from `encoder`.
+        decoder: those of a network of the decoder's kind; what encoder and decoder share is taken from `encoder`.
     """
-    towers = {}
-    for name, fresh, source in zip(params, tower_params(config, params), (encoder, decoder), strict=True):
+    networks = {}
+    for name, fresh, source in zip(params, complete_params(config, params), (encoder, decoder), strict=True):
         trained, fresh = flatten_tree(source), flatten_tree(fresh)
-        towers[name] = unflatten_tree({path: trained.get(path, leaf) for path, leaf in fresh.items()})
-    return without_shared(config, towers["encoder"], towers["decoder"])
+        networks[name] = unflatten_tree({path: trained.get(path, leaf) for path, leaf in fresh.items()})
+    return without_shared(config, networks["encoder"], networks["decoder"])
 
 
 def init_params(config: EncoderDecoderConfig, key: Key) -> Params:

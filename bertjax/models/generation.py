@@ -217,11 +217,11 @@ def make_stepper(
     """
     config, cross = search.config, None
     if isinstance(config, EncoderDecoderConfig):
-        towers = encoder_decoder.bind(config, params)
+        both = encoder_decoder.bind(config, params)
         names = "input_ids", "attention_mask", "position_ids", "token_type_ids"
         source: tuple[Any, ...] = tuple(arrays[name] for name in names)
-        states = towers.encode(*source).last_hidden_state
-        network, prompt = towers.decoder, arrays["prompt"]
+        states = both.encode(*source).last_hidden_state
+        network, prompt = both.decoder, arrays["prompt"]
         context = AttentionContext(jnp.ones_like(prompt), key_segment_ids=arrays["attention_mask"])
         cross = CrossInput(project_source(network.encoder, states, context) if search.cached else states, context)
         mask = jnp.ones_like(prompt)

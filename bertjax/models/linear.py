@@ -209,16 +209,17 @@ def einsum(equation: str, a: Array, b: Array, config: EncoderConfig) -> Array:
         config: `compute_dtype`.
     """
     compute = jnp.dtype(config.compute_dtype)
-    product = _wide_einsum if target_platform() == "cpu" else _einsum
+    product = float32_einsum if target_platform() == "cpu" else _einsum
     return product(equation, a.astype(compute), b.astype(compute))
 
 
-def _wide_einsum(equation: str, a: Array, b: Array) -> Array:
+def float32_einsum(equation: str, a: Array, b: Array) -> Array:
+    """Computes an einsum that accumulates and returns float32."""
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
 def _einsum_forward(equation: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _wide_einsum(equation, a, b), (a, b)
+    return float32_einsum(equation, a, b), (a, b)
 
 
 def _einsum_backward(equation: str, saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
@@ -226,7 +227,7 @@ def _einsum_backward(equation: str, saved: tuple[Array, Array], grad: Array) -> 
     return gradients(grad.astype(saved[0].dtype))
 
 
-_einsum = jax.custom_vjp(_wide_einsum, nondiff_argnums=(0,))
+_einsum = jax.custom_vjp(float32_einsum, nondiff_argnums=(0,))
 _einsum.defvjp(_einsum_forward, _einsum_backward)
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import keep_mask
-from bertjax.models.linear import Key
+from bertjax.models.linear import Key, float32_einsum
 from bertjax.models.mesh import per_device
 
 MAX_TILE_SCORES = 3 << 18
@@ -88,7 +88,7 @@ def _tile_forward(scale: float, mask: Array, q: Array, k: Array, v: Array, keep:
         probabilities = jnp.exp(scores - highest)
         total = probabilities.sum(axis=-1, keepdims=True)
         probabilities = probabilities / total
-    values = _einsum("rnqk,rnkh->rnqh", _drop(probabilities, keep, scale).astype(v.dtype), v)
+    values = float32_einsum("rnqk,rnkh->rnqh", _drop(probabilities, keep, scale).astype(v.dtype), v)
     return values, (highest + jnp.log(total))[..., 0]
 
 
@@ -106,26 +106,22 @@ def _tile_backward(
     """Returns the gradients of q, k and v of one tile (the FlashAttention backward pass)."""
     with jax.named_scope("softmax"):
         probabilities = jnp.exp(_scores(q, k, mask) - logsumexp[..., None])
-    grad_v = _einsum("rnqk,rnqh->rnkh", _drop(probabilities, keep, scale).astype(v.dtype), grad_out)
-    grad_probabilities = _drop(_einsum("rnqh,rnkh->rnqk", grad_out, v), keep, scale)
+    grad_v = float32_einsum("rnqk,rnqh->rnkh", _drop(probabilities, keep, scale).astype(v.dtype), grad_out)
+    grad_probabilities = _drop(float32_einsum("rnqh,rnkh->rnqk", grad_out, v), keep, scale)
     with jax.named_scope("softmax"):
         grad_scores = probabilities * (grad_probabilities - means[..., None]) / math.sqrt(q.shape[-1])
         grad_scores = grad_scores.astype(q.dtype)
-    return _einsum("rnqk,rnkh->rnqh", grad_scores, k), _einsum("rnqk,rnqh->rnkh", grad_scores, q), grad_v
+    return float32_einsum("rnqk,rnkh->rnqh", grad_scores, k), float32_einsum("rnqk,rnqh->rnkh", grad_scores, q), grad_v
 
 
 def _scores(q: Array, k: Array, mask: Array) -> Array:
-    scores = _einsum("rnqh,rnkh->rnqk", q, k) / math.sqrt(q.shape[-1])
+    scores = float32_einsum("rnqh,rnkh->rnqk", q, k) / math.sqrt(q.shape[-1])
     return jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
 
 
 @jax.named_scope("dropout")
 def _drop(x: Array, keep: Array | None, scale: float) -> Array:
     return x if keep is None else jnp.where(keep, x * scale, 0.0)
-
-
-def _einsum(equation: str, a: Array, b: Array) -> Array:
-    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
 class Tiles:

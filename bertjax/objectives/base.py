@@ -132,7 +132,7 @@ class Objective(Settings):
         """Returns how many sentinels the tokenizer must have."""
         return 0
 
-    def tower_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
+    def network_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
         """Returns the tokens per sequence that networks read, by the config groups of the networks."""
         return {"model": seq_len}
 

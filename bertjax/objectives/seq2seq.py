@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from bertjax.config.encoder_decoder import DecoderConfig, EncoderDecoderConfig, encoder_decoder_config
 from bertjax.config.fields import Reader, phase_setting
 from bertjax.config.model import EncoderConfig
-from bertjax.models.encoder_decoder import DECODER_HEADS, bind, init_params, tower_params
+from bertjax.models.encoder_decoder import DECODER_HEADS, bind, complete_params, init_params
 from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.vocab_loss import chunked_vocab_loss_sums
 from bertjax.types import Batch, Params, Vocabulary
@@ -28,7 +28,7 @@ class EncoderDecoderObjective(Objective):
     Attributes:
         loss_name: name of the loss.
         exports_decoder: False: the encoder alone is the result.
-        decoder: what the towers share, and the token before a target.
+        decoder: what encoder and decoder share, and the token before a target.
     """
 
     reads = ("model", "decoder")
@@ -36,7 +36,7 @@ class EncoderDecoderObjective(Objective):
     exports_decoder: ClassVar[bool] = True
 
     decoder: DecoderConfig = dataclasses.field(default_factory=DecoderConfig)
-    built_towers: EncoderDecoderConfig | None = dataclasses.field(default=None, repr=False)
+    built_seq2seq_model: EncoderDecoderConfig | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
     def read(cls: type[T], reader: Reader) -> T:
@@ -48,7 +48,7 @@ class EncoderDecoderObjective(Objective):
         config = encoder_decoder_config(cfg, vocabulary)
         return {"model": config.encoder, "decoder": config.decoder}
 
-    def tower_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
+    def network_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
         return {"model": seq_len, "decoder": seq_len}
 
     @property
@@ -59,30 +59,30 @@ class EncoderDecoderObjective(Objective):
     def build(
         self: T, encoders: Mapping[str, EncoderConfig], vocabulary: Vocabulary, teacher: Network | None = None
     ) -> T:
-        return self.build_towers(self.decoder.join(encoders["model"], encoders["decoder"], vocabulary), vocabulary)
+        return self.with_model(self.decoder.join(encoders["model"], encoders["decoder"], vocabulary), vocabulary)
 
-    def build_towers(self: T, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> T:
+    def with_model(self: T, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> T:
         """Returns the objective of a model.
 
         Args:
-            model: the two towers. Without `decoder_start_token_id` targets begin after the tokenizer's first special
-                token.
-            vocabulary: vocabulary of the tokenizer that both towers read.
+            model: the encoder-decoder. Without `decoder_start_token_id` targets begin after the tokenizer's first
+                special token.
+            vocabulary: vocabulary of the tokenizer that both networks read.
         """
         if model.decoder_start_token_id is None:
             model = dataclasses.replace(model, decoder_start_token_id=vocabulary.cls_id)
         built = super().build({"model": model.encoder, "decoder": model.decoder}, vocabulary)
-        return dataclasses.replace(built, built_towers=model)
+        return dataclasses.replace(built, built_seq2seq_model=model)
 
     @property
-    def towers(self) -> EncoderDecoderConfig:
+    def seq2seq_model(self) -> EncoderDecoderConfig:
         """The model that `build` was given."""
-        assert self.built_towers is not None, "build() the objective first"
-        return self.built_towers
+        assert self.built_seq2seq_model is not None, "build() the objective first"
+        return self.built_seq2seq_model
 
     @property
     def encoder_decoder(self) -> EncoderDecoderConfig | None:
-        return self.towers if self.exports_decoder else None
+        return self.seq2seq_model if self.exports_decoder else None
 
     @property
     def loss_weights(self) -> dict[str, float]:
@@ -91,23 +91,24 @@ class EncoderDecoderObjective(Objective):
     @property
     def networks(self) -> dict[str, Network]:
         return {
-            "model": Network(self.towers.encoder, self.towers.encoder_heads),
-            "decoder": Network(self.towers.decoder, DECODER_HEADS),
+            "model": Network(self.seq2seq_model.encoder, self.seq2seq_model.encoder_heads),
+            "decoder": Network(self.seq2seq_model.decoder, DECODER_HEADS),
         }
 
     @property
     def flops_terms(self) -> tuple[FlopsTerm, ...]:
-        return (FlopsTerm(self.towers.encoder, 0.0, 0.5), FlopsTerm(self.towers.decoder, 0.5, 0.5))  # half are sources
+        model = self.seq2seq_model
+        return (FlopsTerm(model.encoder, 0.0, 0.5), FlopsTerm(model.decoder, 0.5, 0.5))  # half are sources
 
     def init(self, key: Key) -> Params:
-        return init_params(self.towers, key)
+        return init_params(self.seq2seq_model, key)
 
     def network_params(self, params: Params, name: str) -> Params:
-        return dict(zip(self.networks, tower_params(self.towers, params), strict=True))[name]
+        return dict(zip(self.networks, complete_params(self.seq2seq_model, params), strict=True))[name]
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Adds `decoder_input_ids` and `target_weights` [B, T]."""
-        start, pad = self.towers.decoder_start_token_id, self.vocabulary.pad_id
+        start, pad = self.seq2seq_model.decoder_start_token_id, self.vocabulary.pad_id
         assert start is not None
         inputs = shift_right(batch["target_ids"], batch["target_segment_ids"], batch["target_position_ids"], start, pad)
         weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
@@ -117,7 +118,7 @@ class EncoderDecoderObjective(Objective):
         return {self.loss_name: batch["target_weights"].sum()}
 
     def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
-        model, dropout_key = bind(self.towers, params), key if train else None
+        model, dropout_key = bind(self.seq2seq_model, params), key if train else None
         encoded = model.encode(**encoder_inputs(batch), key=dropout_key).last_hidden_state
         states = model.decode(
             *self.decoder_source(encoded, batch),

@@ -40,7 +40,6 @@ def with_bf16_moments(optimizer: optax.GradientTransformation, seed: int) -> opt
         optimizer: Transform whose state has fields of `MOMENTS`.
         seed: Seed of the run.
     """
-
     optimizer = optax.with_extra_args_support(optimizer)
 
     def init(params: Params) -> Bf16State:

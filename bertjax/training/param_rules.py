@@ -104,23 +104,23 @@ def depth_rules(params: Params) -> Rules:
     """
     stacks = sorted({_stack_of(path, leaf.shape) for path, leaf in flatten_tree(params).items() if num_stacked(path)})
     depths: dict[str, int] = {}
-    for tower, _, sizes in stacks:
-        depths[tower] = max(depths.get(tower, 0), math.prod(sizes))
+    for network, _, sizes in stacks:
+        depths[network] = max(depths.get(network, 0), math.prod(sizes))
     rules = []
-    for tower, pattern, sizes in stacks:
-        missing = depths[tower] - math.prod(sizes)
+    for network, pattern, sizes in stacks:
+        missing = depths[network] - math.prod(sizes)
         for number, index in enumerate(itertools.product(*map(range, sizes))):
-            rules.append((f"{pattern.format(*index)}/.*", depths[tower] - missing - number))
-    for tower, depth in depths.items():
-        rules.append((f"{re.escape(tower)}convolution/.*", depth))  # a part of DeBERTa's first layer
+            rules.append((f"{pattern.format(*index)}/.*", depths[network] - missing - number))
+    for network, depth in depths.items():
+        rules.append((f"{re.escape(network)}convolution/.*", depth))  # a part of DeBERTa's first layer
         rules.append(
-            (f"{re.escape(tower)}(embeddings|relative|relative_attention_bias|mask_embedding)(/.*)?", depth + 1)
+            (f"{re.escape(network)}(embeddings|relative|relative_attention_bias|mask_embedding)(/.*)?", depth + 1)
         )
     return [*rules, (r"(.*/)?embeddings/.*", max(depths.values(), default=0) + 1)]
 
 
 def _stack_of(path: str, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
-    """Returns (tower, pattern with {} per index, sizes) of a stacked leaf: `encoder/`, `encoder/layers/{}`, (L,)."""
+    """Returns (network, pattern with {} per index, sizes) of a stacked leaf: `encoder/`, `encoder/layers/{}`, (L,)."""
     keys = path.split("/")
     stacks = [number for number, key in enumerate(keys) if key in STACKS]
     first = stacks[0] - (keys[max(stacks[0] - 1, 0)] == "attention_norms")

@@ -47,8 +47,8 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"neobert", None, "NeoBERT", "arXiv:2502.19587"),
     (r"gpt2", None, "GPT-2", "GPT-2's report (2019)"),
     (r"transformer-", None, "Encoder of the first Transformer", "arXiv:1706.03762"),
-    (r"t5-", 32_128, "Towers of T5 and T5 v1.1", "arXiv:1910.10683"),
-    (r"bart-", 50_265, "Towers of BART", "arXiv:1910.13461"),
+    (r"t5-", 32_128, "Encoders of T5 and T5 v1.1", "arXiv:1910.10683"),
+    (r"bart-", 50_265, "Encoders of BART", "arXiv:1910.13461"),
 ]
 _NOT_THE_MODEL = re.compile(r"smoke|^(?:shoot_out|quickstart|llm2vec)")
 """Configs that train another size or another tokenizer."""

@@ -1,6 +1,4 @@
-"""Any change of any file of a checkpoint gives a one-line error or an exact load, and no other exception (P10, section
-7).
-"""
+"""Any change of any file of a checkpoint gives a one-line error or an exact load, and no other exception (P10)."""
 
 from __future__ import annotations
 

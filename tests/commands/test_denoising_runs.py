@@ -70,7 +70,9 @@ def test_span_corruption_is_resumed_evaluated_and_exported_as_t5(lab: Lab, capsy
 
 
 @pytest.mark.weekly
-def test_an_encoder_becomes_both_towers(lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_encoder_becomes_encoder_and_decoder(
+    lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
     start = (f"--config.init_from={finished.workdir}", f"--config.data.tokenizer={finished.workdir / 'tokenizer'}")
     settings = (*COMMON, *start, "--config.objective.name=infilling", "--config.train.num_steps=1")
     workdir = lab.folder / "bert2bert"

@@ -30,7 +30,7 @@ TOKENIZER = {
     "vocab.txt": "\n".join(WORDS).encode() + b"\n",
     "tokenizer_config.json": b'{"tokenizer_class": "BertTokenizer", "do_lower_case": true}',
 }
-TOWER = EncoderConfig(
+ENCODER = EncoderConfig(
     vocab_size=len(WORDS), hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32, max_position_embeddings=64
 )
 CHOICES = ["--choices", "good=fine", "bad=small dull"]
@@ -41,16 +41,16 @@ TEMPLATE = ["--template", "film {text} {choice}"]
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     draw = np.random.default_rng(0).standard_normal
-    config = EncoderDecoderConfig.symmetric(TOWER, family="bertjax", decoder_start_token_id=2)
+    config = EncoderDecoderConfig.symmetric(ENCODER, family="bertjax", decoder_start_token_id=2)
     shapes = {
-        "causal": abstract_params(TOWER.replace(causal=True), ("mlm",)),
+        "causal": abstract_params(ENCODER.replace(causal=True), ("mlm",)),
         "seq2seq": encoder_decoder.abstract_params(config),
     }
     params = {
         name: jax.tree.map(lambda leaf: 0.5 * draw(leaf.shape).astype(leaf.dtype), each)
         for name, each in shapes.items()
     }
-    causal = PretrainedModel(TOWER.replace(causal=True), params["causal"], ("mlm",), TOKENIZER)
+    causal = PretrainedModel(ENCODER.replace(causal=True), params["causal"], ("mlm",), TOKENIZER)
     causal.save_pretrained(root / "causal")
     PretrainedEncoderDecoder(config, params["seq2seq"], {"max_length": 6}, TOKENIZER).save_pretrained(root / "seq2seq")
     return {name: root / name for name in shapes}

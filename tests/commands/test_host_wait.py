@@ -34,9 +34,9 @@ class Loader:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("making", "least", "most"), [(0.0, 0.0, 0.3), (0.06, 0.4, 0.8)])
+@pytest.mark.parametrize(("making", "minimum", "maximum"), [(0.0, 0.0, 0.3), (0.06, 0.4, 0.8)])
 def test_a_loader_that_needs_three_times_as_long_as_a_step_is_waited_for(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, making: float, least: float, most: float
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, making: float, minimum: float, maximum: float
 ) -> None:
     """Steps of 20 ms; for two thirds of the time there is no batch."""
     fake = SimpleNamespace(prepare=lambda cfg: None, training_pipeline=lambda cfg, prepared: Loader(making))
@@ -44,7 +44,7 @@ def test_a_loader_that_needs_three_times_as_long_as_a_step_is_waited_for(
     monkeypatch.setattr(script, "parse", lambda cfg: None)
     cfg = SimpleNamespace(train=SimpleNamespace(batch_size=4), data=SimpleNamespace(seq_len=100))
     result = script.measure(cfg, demand=400 / 0.02, seconds=0.4)
-    assert least <= result.waited <= most and result.filled == 0.75 and result.made > 0
+    assert minimum <= result.waited <= maximum and result.filled == 0.75 and result.made > 0
 
 
 def test_a_line_a_form(

@@ -205,11 +205,11 @@ def test_parquet_is_read_by_parts_of_row_groups(tmp_path: Path) -> None:
 
     texts = [f"{i:08d}" * 512 for i in range(4096)]
     write_table(tmp_path / "a.parquet", {"text": texts, "other": texts[::-1]}, 1024)
-    before, most = pa.total_allocated_bytes(), 0
+    before, maximum = pa.total_allocated_bytes(), 0
     for row in read_columns(str(tmp_path / "a.parquet"), ["text"], ""):
-        most = max(most, pa.total_allocated_bytes() - before)
+        maximum = max(maximum, pa.total_allocated_bytes() - before)
         assert row.values[0] == texts[row.number - 1]
-    assert row.number == 4096 and most < 8 << 20
+    assert row.number == 4096 and maximum < 8 << 20
 
 
 def test_folders_of_save_to_disk(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ def one_by_one(documents, seq_len, crossing):
     return [[CLS, *row, SEP] for row in ended if len(row) > 1]
 
 
-def random_documents(seed, most=9, longest=14):
+def random_documents(seed, maximum=9, longest=14):
     rng = np.random.default_rng(seed)
-    return [rng.integers(1, longest, rng.integers(1, most)).tolist() for _ in range(40)]
+    return [rng.integers(1, longest, rng.integers(1, maximum)).tolist() for _ in range(40)]
 
 
 def form_of(documents, name, seq_len, **settings):
@@ -104,7 +104,7 @@ def test_a_row_is_one_example():
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_token_is_lost_but_those_that_are_counted(name):
     """P28: tokens in = tokens of the rows + rows of one token that are dropped."""
-    documents = random_documents(7, most=3, longest=12)
+    documents = random_documents(7, maximum=3, longest=12)
     form = form_of(documents, name, 9)
     ids = np.concatenate([row[row >= FIRST_ID] for row in all_rows(form)["input_ids"]])
     assert len(ids) == len(set(ids.tolist()))

@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 
 PAD, CLS, SEP = 1, 2, 3
 SPECIAL_IDS = types.SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=SEP)
-FIRST_ID, S, MOST = 10, 48, 5
+FIRST_ID, S, MAXIMUM = 10, 48, 5
 
 
 def corpus_of(num_documents=30, seed=0):
@@ -32,7 +32,7 @@ def corpus_of(num_documents=30, seed=0):
 
 
 def form_of(name, packing="best_fit", corpus=None, **settings):
-    options = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "dupe_factor": 3, "max_examples": MOST}
+    options = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "dupe_factor": 3, "max_examples": MAXIMUM}
     return make_format(name, corpus or corpus_of(), packing=packing, **(options | settings))
 
 
@@ -76,7 +76,7 @@ def test_examples_are_those_of_the_form_alone(name, epoch):
     assert together["segment_ids"].max() > 1
     assert together.keys() == alone.keys()
     for key, array in together.items():
-        expected = alone[key].shape[1:] if alone[key].shape[1] == S else (MOST,)
+        expected = alone[key].shape[1:] if alone[key].shape[1] == S else (MAXIMUM,)
         assert (array.dtype, array.shape[1:]) == (alone[key].dtype, expected), key
 
 
@@ -97,10 +97,10 @@ def test_a_batch_costs_its_rows(name, monkeypatch):
 
 
 def test_rows_hold_as_many_examples_as_they_may():
-    for most in (1, 2, 7):
-        batch = all_rows(form_of("block", max_examples=most))
-        assert batch["segment_ids"].max() <= most
-        assert batch["example_ids"].shape[1] == most
+    for maximum in (1, 2, 7):
+        batch = all_rows(form_of("block", max_examples=maximum))
+        assert batch["segment_ids"].max() <= maximum
+        assert batch["example_ids"].shape[1] == maximum
     assert form_of("block", max_examples=1).num_sequences(0) == form_of("block", "none").num_sequences(0)
 
 

@@ -22,11 +22,11 @@ def lengths_of(name: str, count: int, seq_len: int, seed: int = 0) -> np.ndarray
     return kinds[name].astype(np.int32)
 
 
-def one_by_one(lengths: np.ndarray, seq_len: int, most: int) -> list[list[int]]:
+def one_by_one(lengths: np.ndarray, seq_len: int, maximum: int) -> list[list[int]]:
     """Plain best fit decreasing: returns the lengths in each row; of equally full rows, the emptiest is taken."""
     rows: list[list[int]] = []
     for length in sorted(lengths.tolist(), reverse=True):
-        fitting = [row for row in rows if sum(row) + length <= seq_len and len(row) < most]
+        fitting = [row for row in rows if sum(row) + length <= seq_len and len(row) < maximum]
         if fitting:
             min(fitting, key=lambda row: (seq_len - sum(row), len(row))).append(length)
         else:
@@ -43,11 +43,11 @@ KINDS = ["any", "articles", "short", "two", "equal", "long"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("seq_len", "most"), [(64, 64), (64, 3), (17, 2), (32, 1)])
-def test_rows_are_those_of_best_fit_one_by_one(kind, seq_len, most):
+@pytest.mark.parametrize(("seq_len", "maximum"), [(64, 64), (64, 3), (17, 2), (32, 1)])
+def test_rows_are_those_of_best_fit_one_by_one(kind, seq_len, maximum):
     lengths = lengths_of(kind, 300, seq_len)
-    rows = members(plan_packing(lengths, seq_len=seq_len, max_examples=most, seed=1, epoch=0))
-    expected = [(sum(row), len(row)) for row in one_by_one(lengths, seq_len, most)]  # equal rows are interchangeable
+    rows = members(plan_packing(lengths, seq_len=seq_len, max_examples=maximum, seed=1, epoch=0))
+    expected = [(sum(row), len(row)) for row in one_by_one(lengths, seq_len, maximum)]  # equal rows are interchangeable
     assert sorted((int(lengths[row].sum()), len(row)) for row in rows) == sorted(expected)
 
 

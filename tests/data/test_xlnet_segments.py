@@ -101,8 +101,9 @@ def test_layout_of_segments() -> None:
 
 
 def possible_pairs(sentences: np.ndarray, begin: int) -> tuple[set, set, int]:
-    """Returns all (a_begin, a_end, b_begin, b_end) that the authors' `_split_a_and_b` can return: following, random,
-    cuts.
+    """Returns all (a_begin, a_end, b_begin, b_end) that the authors' `_split_a_and_b` can return.
+
+    They are those that follow, random ones, and the number of cuts.
     """
     length = len(sentences)
     end, cuts = begin + 1, []

@@ -236,12 +236,12 @@ def test_batches_of_several_sizes() -> None:
     one, some = batches(features), batches(features, num_batch_shapes=3, sequence_multiple=2)
     assert len(one.sizes) == 1 and len(some.sizes) == 3 and some.num_sequences == -(-one.num_sequences // 2) * 2
     used = [int((one.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(one.num_steps)]
-    for cursor, least in enumerate(used):
+    for cursor, minimum in enumerate(used):
         batch = some.batch(cursor)
         assert (
             len(batch["input_ids"])
             == some.num_sequences_at(cursor)
-            == min(size for size in some.sizes if size >= least)
+            == min(size for size in some.sizes if size >= minimum)
         )
         assert sorted(check_batch(features, batch)) == sorted(one.windows(cursor)[0].tolist())
     assert some.sequences_per_epoch["train"] == sum(some.num_sequences_at(c) for c in range(some.steps_per_epoch))

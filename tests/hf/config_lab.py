@@ -113,7 +113,7 @@ class Subject:
         members = inspect.getmembers(cls, lambda each: isinstance(each, property))
         result = _EXTRA_KEYS | {name for name, each in members if each.fset} | set(cls.attribute_map)
         result |= {field.name for field in dataclasses.fields(cls)} | set(self.values) | set(self.family.fields)
-        result |= {key for key, *_ in (*self.family.refused, *self.family.training_only)}
+        result |= {key for key, *_ in (*self.family.unsupported, *self.family.training_only)}
         for source in (cls, module):
             result |= set(_MENTIONED.findall(inspect.getsource(source)))
         return sorted(result - _LEFT_ALONE)

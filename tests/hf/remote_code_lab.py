@@ -147,9 +147,9 @@ def run_pair(folder: Path) -> None:
         with torch.no_grad():
             out = model(**inputs, output_hidden_states=True)
         outputs[f"{attention}/logits"] = out.logits.numpy()
-        for tower in ("encoder", "decoder"):
-            states = getattr(out, f"{tower}_hidden_states")
-            outputs |= {f"{attention}/{tower}[{index}]": state.numpy() for index, state in enumerate(states)}
+        for network in ("encoder", "decoder"):
+            states = getattr(out, f"{network}_hidden_states")
+            outputs |= {f"{attention}/{network}[{index}]": state.numpy() for index, state in enumerate(states)}
     np.savez(folder / "outputs.npz", **outputs)
     options = {"max_new_tokens": 4, "do_sample": False}
     greedy, beams = model.generate(**source, **options), model.generate(**source, **options, num_beams=3)

@@ -29,7 +29,7 @@ from bertjax.hf.load import read_folder
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.models.encoder_decoder import init_params, tower_params
+from bertjax.models.encoder_decoder import complete_params, init_params
 from bertjax.models.model import init_params as init_single
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.seq2seq import Seq2Seq
@@ -66,7 +66,7 @@ def test_the_loss_and_its_gradients_are_torchs(tmp_path: Path) -> None:
     size = ours.config.encoder.vocab_size
     smoothing = 0.1
     vocabulary = Vocabulary(size, size, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), np.ones(size, bool), np.ones(size, int))
-    objective = Seq2Seq(label_smoothing=smoothing * (size - 1) / size).build_towers(ours.config, vocabulary)
+    objective = Seq2Seq(label_smoothing=smoothing * (size - 1) / size).with_model(ours.config, vocabulary)
     batch = batch_of(size)
     ready = objective.corrupt(jax.tree.map(jnp.asarray, batch), jax.random.key(0), jnp.int32(0))
 
@@ -176,8 +176,8 @@ def test_a_decoder_begins_as_an_encoder(bert: Path, tmp_path: Path, sharing: str
     weights = read_folder(bert)
     model = from_encoders(weights, weights, sharing)
     source = flatten_tree(weights.params)
-    for tower in tower_params(model.config, model.params):
-        for path, leaf in flatten_tree(tower).items():
+    for network in complete_params(model.config, model.params):
+        for path, leaf in flatten_tree(network).items():
             assert ("cross_attention" in path) == (path not in source)
             if path in source:
                 np.testing.assert_array_equal(leaf, source[path])
@@ -202,7 +202,7 @@ def test_other_mixtures_have_a_format_of_their_own(tmp_path: Path, caplog: pytes
     with caplog.at_level(logging.WARNING):
         model.save_pretrained(tmp_path / "out")
     assert "native format; transformers runs it with trust_remote_code=True" in caplog.text
-    assert "(config.json: towers of 24 and 32" in caplog.text
+    assert "(config.json: widths of 24 and 32" in caplog.text
     back = load_pretrained(tmp_path / "out")
     assert isinstance(back, PretrainedEncoderDecoder) and back.generation == {"num_beams": 2, "pad_token_id": 0}
     ids = np.arange(5, 14)[None]

@@ -1,4 +1,4 @@
-"""Any two towers in a folder: read back, and run by `transformers` in a process without bertjax."""
+"""Any encoder and decoder in a folder: read back, and run by `transformers` in a process without bertjax."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def check(folder: Path, configs: list[EncoderDecoderConfig]) -> None:
         )
         for other in (again, back):
             assert isinstance(other, PretrainedEncoderDecoder)
-            towers = (other.config.encoder, other.config.decoder)
-            assert towers == tuple(
+            networks = (other.config.encoder, other.config.decoder)
+            assert networks == tuple(
                 dataclasses.replace(each, padded_vocab_size=None)
                 for each in (model.config.encoder, model.config.decoder)
             )
@@ -74,12 +74,14 @@ def check(folder: Path, configs: list[EncoderDecoderConfig]) -> None:
         out = back(**batch, output_hidden_states=True)
         real = {"encoder": batch["attention_mask"] > 0, "decoder": batch["decoder_attention_mask"] > 0}
         states = {"encoder": out.encoder_hidden_states, "decoder": out.decoder_hidden_states}
-        named = {f"{tower}[{i}]": (state, tower) for tower, all_ in states.items() for i, state in enumerate(all_)}
+        named = {
+            f"{network}[{i}]": (state, network) for network, all_ in states.items() for i, state in enumerate(all_)
+        }
         named["logits"] = out.logits, "decoder"
         with np.load(folder / f"{index:02d}" / "outputs.npz") as theirs:
             gaps = {
-                f"{attention}/{name}": np.abs(np.asarray(ours) - theirs[f"{attention}/{name}"])[real[tower]].max()
-                for name, (ours, tower) in named.items()
+                f"{attention}/{name}": np.abs(np.asarray(ours) - theirs[f"{attention}/{name}"])[real[network]].max()
+                for name, (ours, network) in named.items()
                 for attention in ("eager", "sdpa")
             }
         assert not {name: gap for name, gap in gaps.items() if not gap <= TOLERANCE}, (index, model)
@@ -87,7 +89,7 @@ def check(folder: Path, configs: list[EncoderDecoderConfig]) -> None:
 
 
 @pytest.mark.long
-def test_two_towers_run_without_bertjax(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_encoder_with_a_decoder_runs_without_bertjax(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         check(tmp_path / "exports", pairs()[1:2])
     assert "bertjax's native format; transformers runs it with trust_remote_code=True" in caplog.text
@@ -102,7 +104,7 @@ def test_two_towers_run_without_bertjax(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.weekly
-def test_every_part_of_either_tower_runs_without_bertjax(tmp_path: Path) -> None:
+def test_every_part_of_either_network_runs_without_bertjax(tmp_path: Path) -> None:
     configs = pairs()
     assert len(configs) >= 8 and {config.sharing for config in configs} == set(SHARINGS)
     check(tmp_path / "exports", [configs[0], *configs[2:]])

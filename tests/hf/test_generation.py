@@ -68,8 +68,8 @@ def make_theirs(name: str) -> Any:
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**common, **sizes, pad_token_id=1, bos_token_id=0))
     else:
         cls = {"bert2bert": transformers.BertConfig, "roberta2roberta": transformers.RobertaConfig}[name]
-        towers = cls(vocab_size=V, **BERT), cls(vocab_size=V, **BERT, is_decoder=True, add_cross_attention=True)
-        config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*towers)
+        configs = cls(vocab_size=V, **BERT), cls(vocab_size=V, **BERT, is_decoder=True, add_cross_attention=True)
+        config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*configs)
         config.decoder_start_token_id, config.pad_token_id = 0, 1
         model = transformers.EncoderDecoderModel(config)
         model.generation_config.update(decoder_start_token_id=0, pad_token_id=1)
@@ -125,10 +125,10 @@ def test_tokens_of_further_settings(tmp_path: Path) -> None:
         assert_equal(theirs, ours, SEARCHES[search])
 
 
-TOWER = EncoderConfig(
+ENCODER = EncoderConfig(
     vocab_size=V, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, max_position_embeddings=32
 )
-TOWERS: dict[str, dict[str, Any]] = {
+DECODERS: dict[str, dict[str, Any]] = {
     "rotary, local, grouped, pre": {
         **{"attention_position": "rotary", "position_embedding": "none", "local_attention": 4, "num_layers": 3},
         **{"global_attn_every_n_layers": 2, "num_key_value_heads": 2, "norm_placement": "pre", "qk_norm": True},
@@ -145,13 +145,13 @@ TOWERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "causal"), [(name, index > 0) for index, name in enumerate(TOWERS)])
+@pytest.mark.parametrize(("name", "causal"), [(name, index > 0) for index, name in enumerate(DECODERS)])
 def test_a_cache_changes_nothing(name: str, causal: bool) -> None:
-    tower = dataclasses.replace(TOWER, **TOWERS[name])
-    config: Any = dataclasses.replace(tower, causal=True)
+    decoder = dataclasses.replace(ENCODER, **DECODERS[name])
+    config: Any = dataclasses.replace(decoder, causal=True)
     params = random_params(config)
     if not causal:
-        config = EncoderDecoderConfig(TOWER, as_decoder(tower, TOWER), "none", decoder_start_token_id=0)
+        config = EncoderDecoderConfig(ENCODER, as_decoder(decoder, ENCODER), "none", decoder_start_token_id=0)
         params = encoder_decoder.init_params(config, jax.random.key(0))
         params = jax.tree.map(lambda leaf: leaf * 5, params)
     ids, mask = make_inputs(True, 1)
@@ -166,7 +166,7 @@ def test_a_cache_changes_nothing(name: str, causal: bool) -> None:
 
 @pytest.mark.long
 def test_samples_are_a_function_of_seed_and_example() -> None:
-    config = dataclasses.replace(TOWER, causal=True)
+    config = dataclasses.replace(ENCODER, causal=True)
     params, ids = random_params(config), make_inputs(True, 1)[0][:4]
     settings = GenerationConfig(max_new_tokens=6, do_sample=True, top_k=0)
     inputs = {"input_ids": ids, "example_ids": np.arange(4)}
@@ -178,7 +178,7 @@ def test_samples_are_a_function_of_seed_and_example() -> None:
 
 @pytest.mark.long
 def test_samples_have_the_distribution_of_the_model() -> None:
-    config = dataclasses.replace(TOWER, causal=True)
+    config = dataclasses.replace(ENCODER, causal=True)
     params = random_params(config)
     prompt, count = np.array([[8, 9, 10]]), 1024
     settings = GenerationConfig(max_new_tokens=1, do_sample=True, top_k=12, top_p=0.9, temperature=1.5)
@@ -221,11 +221,11 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors_are_one_line(name: str) -> None:
-    config = dataclasses.replace(TOWER, causal=True)
+    config = dataclasses.replace(ENCODER, causal=True)
     arguments, message = ERRORS[name]
     model = PretrainedModel(config, random_params(config), ("mlm",))
     with pytest.raises(UserError) as error:
         model.generate(**({"input_ids": [[8, 9, 10]]} | arguments))
     assert message in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(UserError, match="causal"):
-        PretrainedModel(TOWER, model.params, ("mlm",)).generate([[8]])
+        PretrainedModel(ENCODER, model.params, ("mlm",)).generate([[8]])

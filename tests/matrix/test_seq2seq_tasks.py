@@ -29,8 +29,8 @@ def write_model(family: str, folder: Path) -> None:
     ids = {"pad_token_id": tokenizer.pad_id, "eos_token_id": tokenizer.sep_id, "bos_token_id": tokenizer.cls_id}
     ids |= {"decoder_start_token_id": tokenizer.cls_id, "forced_eos_token_id": None}
     sizes = {"vocab_size": tokenizer.size, "max_position_embeddings": 64}
-    towers = {name: case.config[name] | sizes for name in ("encoder", "decoder") if name in case.config}
-    config: dict[str, Any] = {**case.config, **ids, **(towers or sizes)}
+    networks = {name: case.config[name] | sizes for name in ("encoder", "decoder") if name in case.config}
+    config: dict[str, Any] = {**case.config, **ids, **(networks or sizes)}
     made: Case = dataclasses.replace(case, config=config)
     model = random_transformers_model(made, case.classes[0])
     model.generation_config = transformers.GenerationConfig(**ids)

@@ -21,7 +21,7 @@ from bertjax.models import attention_kernels, cudnn, mesh
 from bertjax.models.attention import average_values, dot_product_scores
 from bertjax.models.attention_context import AttentionContext
 
-MOST, ROWS, LENGTH, HEADS, WIDTH = 4, 4, 24, 2, 8
+MAXIMUM, ROWS, LENGTH, HEADS, WIDTH = 4, 4, 24, 2, 8
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 CALL = re.compile(r"stablehlo\.custom_call @(__cudnn[^(]+)\(([^)]*)\) \{(.*)\} : (.*)$", re.MULTILINE)
 
@@ -62,16 +62,16 @@ def test_calls_are_those_of_jax(monkeypatch: pytest.MonkeyPatch, form: str, caus
     monkeypatch.setattr(private, "is_cuda_compute_capability_equal", lambda _: False)
     mask = {"lengths": "PADDING", "offsets": ""}[form] + ("_CAUSAL" if causal else "")
     kind = private.MaskType[mask.strip("_") or "NO_MASK"]
-    sizes = (ROWS,) if form == "lengths" else (ROWS, MOST + 1)
+    sizes = (ROWS,) if form == "lengths" else (ROWS, MAXIMUM + 1)
 
     def ours(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> jax.Array:
-        context = AttentionContext(ids, causal=causal, max_examples=MOST)
+        context = AttentionContext(ids, causal=causal, max_examples=MAXIMUM)
         return cudnn.segment_attention(q, k, v, context, form)
 
     def theirs(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> jax.Array:
         lengths, offsets = jnp.zeros(sizes, jnp.int32), None
         if form == "offsets":
-            offsets = jnp.zeros((ROWS, MOST + 2), jnp.int32)
+            offsets = jnp.zeros((ROWS, MAXIMUM + 2), jnp.int32)
         return private.dot_product_attention(
             q, k, v, None, None, lengths, lengths, offsets, offsets, scale=1 / math.sqrt(WIDTH), mask_type=kind
         )
@@ -189,7 +189,7 @@ def check(context: AttentionContext, form: str, num_keys: int = LENGTH) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_offsets_are_those_of_packed_examples(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
     monkeypatch.setattr(jax.ffi, "ffi_call", literal_call)
-    check(AttentionContext(packed_ids(), causal=causal, max_examples=MOST), "offsets")
+    check(AttentionContext(packed_ids(), causal=causal, max_examples=MAXIMUM), "offsets")
     check(AttentionContext(single_ids(), causal=causal, max_examples=1), "offsets")
 
 
@@ -212,7 +212,7 @@ def test_every_device_has_offsets_of_its_own(monkeypatch: pytest.MonkeyPatch, fo
     with jax.set_mesh(shards):
         check(AttentionContext(single_ids(), max_examples=1), form)
         if form == "offsets":
-            check(AttentionContext(packed_ids(), max_examples=MOST), form)
+            check(AttentionContext(packed_ids(), max_examples=MAXIMUM), form)
 
 
 def test_a_sequence_may_have_more_examples_where_others_have_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +280,6 @@ def test_dots_keeps_the_results_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -
 def test_attention_by_cudnn_takes_the_form_without_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "target_device_kind", lambda: H100)
     shape = jax.ShapeDtypeStruct((ROWS, LENGTH, HEADS, WIDTH), jnp.float32)
-    context = AttentionContext(packed_ids(), max_examples=MOST)
+    context = AttentionContext(packed_ids(), max_examples=MAXIMUM)
     emitted = calls(lambda q: attention_kernels.cudnn_attention(q, q, q, context), shape)
     assert [each[0] for each in emitted] == ["__cudnn$fmhaSoftmax"]

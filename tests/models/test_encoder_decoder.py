@@ -19,13 +19,13 @@ from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import AttentionContext
-from bertjax.models.encoder_decoder import abstract_params, bind, count_params, init_params, tower_params
+from bertjax.models.encoder_decoder import abstract_params, bind, complete_params, count_params, init_params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 S, T, VOCAB = 9, 7, 40
 Values = dict[str, Any]
 
-TOWERS: dict[str, list[Values]] = {
+PARTS: dict[str, list[Values]] = {
     "absolute": [{}, {"position_embedding": "sinusoidal", "embedding_scale": True}, {"position_embedding": "none"}],
     "relative": [
         {},
@@ -47,12 +47,12 @@ TOWERS: dict[str, list[Values]] = {
     "window": [{}, {"local_attention": 4, "global_attn_every_n_layers": 2}],
     "head": [{}, {"mlm_head": "bias"}, {"mlm_head": "tied", "tie_word_embeddings": False, "scale_logits": True}],
 }
-KINDS = st.fixed_dictionaries({axis: st.sampled_from(values) for axis, values in TOWERS.items()})
-FIRST = {axis: values[0] for axis, values in TOWERS.items()}
-LAST = {axis: values[-1] for axis, values in TOWERS.items()} | {"relative": TOWERS["relative"][4]}
+KINDS = st.fixed_dictionaries({axis: st.sampled_from(values) for axis, values in PARTS.items()})
+FIRST = {axis: values[0] for axis, values in PARTS.items()}
+LAST = {axis: values[-1] for axis, values in PARTS.items()} | {"relative": PARTS["relative"][4]}
 
 
-def tower(kind: dict[str, Values], width: int = 16) -> EncoderConfig:
+def network(kind: dict[str, Values], width: int = 16) -> EncoderConfig:
     sizes: Values = {
         "hidden_size": width,
         "num_layers": 3,
@@ -116,8 +116,8 @@ def check_sight(config: EncoderDecoderConfig) -> None:
 
 
 def pair(encoder: dict[str, Values], decoder: dict[str, Values], width: int, sharing: str) -> EncoderDecoderConfig:
-    one = tower(encoder)
-    return EncoderDecoderConfig(one, as_decoder(tower(decoder, width), one), sharing)
+    one = network(encoder)
+    return EncoderDecoderConfig(one, as_decoder(network(decoder, width), one), sharing)
 
 
 @pytest.mark.long
@@ -139,13 +139,15 @@ def test_an_example_sees_its_source_and_no_later_token(
     max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(encoder=KINDS, decoder=KINDS, shape=st.sampled_from([(16, "embeddings"), (16, "none"), (24, "none")]))
-def test_any_two_towers_do(encoder: dict[str, Values], decoder: dict[str, Values], shape: tuple[int, str]) -> None:
+def test_any_encoder_and_decoder_do(
+    encoder: dict[str, Values], decoder: dict[str, Values], shape: tuple[int, str]
+) -> None:
     check_sight(pair(encoder, decoder, *shape))
 
 
 @pytest.mark.long
 def test_shared_layers_are_held_once() -> None:
-    model = tower(FIRST)
+    model = network(FIRST)
     config = EncoderDecoderConfig.symmetric(model, "all")
     decoder = flatten_tree(abstract_params(config)["decoder"])
     assert {path.split("/")[2] if path.startswith("encoder") else path.split("/")[0] for path in decoder} == {
@@ -153,7 +155,7 @@ def test_shared_layers_are_held_once() -> None:
         "mlm_head",
     }
     params = jit(functools.partial(init_params, config))(jax.random.key(0))
-    encoder, complete = tower_params(config, params)
+    encoder, complete = complete_params(config, params)
     assert complete["encoder"]["layers"]["attention"] == encoder["encoder"]["layers"]["attention"]
 
 
@@ -213,12 +215,12 @@ def test_published_sizes_have_their_numbers_of_parameters() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:
-    model = tower(FIRST)
+    model = network(FIRST)
     decoder = as_decoder(model, model)
     with pytest.raises(UserError, match="a decoder needs causal=true"):
         EncoderDecoderConfig(model, dataclasses.replace(decoder, causal=False))
     with pytest.raises(UserError, match="attends to states of 16, but the encoder has hidden_size=24"):
-        EncoderDecoderConfig(tower(FIRST, 24), decoder)
+        EncoderDecoderConfig(network(FIRST, 24), decoder)
     with pytest.raises(UserError, match="cannot share all: num_layers is 3 and 2"):
         EncoderDecoderConfig(model, dataclasses.replace(decoder, num_layers=2), "all")
     with pytest.raises(UserError, match="cannot share embeddings: vocab_size is 40 and 30"):
@@ -226,4 +228,4 @@ def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     with pytest.raises(UserError, match=r"decoder\.sharing.*some"):
         EncoderDecoderConfig(model, decoder, "some")
     with pytest.raises(UserError, match="attention_scale=false and attention_position=disentangled"):
-        tower(FIRST | {"x": {"attention_scale": False, "attention_position": "disentangled"}})
+        network(FIRST | {"x": {"attention_scale": False, "attention_position": "disentangled"}})

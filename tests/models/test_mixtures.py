@@ -213,8 +213,9 @@ def params_of(config: EncoderConfig, choice: dict[str, str]) -> Params:
 
 @pytest.mark.parametrize("choice", MODELS)
 def test_every_pair_of_parts_trains_and_packs(choice: dict[str, str]) -> None:
-    """One small step along the gradient lowers the loss; an example packed in a row gives the same as the example
-    alone. Every choice, in one mixture or more, initializes its parameters and drops out.
+    """One small step along the gradient lowers the loss; an example gives the same packed in a row and alone.
+
+    Every choice, in one mixture or more, initializes its parameters and drops out.
     """
     config = config_of(choice)
     packed, alone = batches()

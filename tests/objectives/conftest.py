@@ -35,19 +35,20 @@ def vocabulary() -> Vocabulary:
 
 @pytest.fixture(scope="session")
 def pack() -> Callable[..., dict[str, np.ndarray]]:
-    """`pack([[ids, ids], [ids]], seq_len, identities)`: one row per list; each can hold `most` examples."""
+    """`pack([[ids, ids], [ids]], seq_len, identities)`: one row per list; each can hold `max_examples` examples."""
 
     def build(
-        rows: list[list[np.ndarray]], seq_len: int, identities: list[list[int]], most: int = 0
+        rows: list[list[np.ndarray]], seq_len: int, identities: list[list[int]], max_examples: int = 0
     ) -> dict[str, np.ndarray]:
-        most = most or max(len(row) for row in rows)
+        max_examples = max_examples or max(len(row) for row in rows)
         names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
         batch = {name: np.zeros((len(rows), seq_len), np.int32) for name in names}
         batch |= {
-            name: np.zeros((len(rows), most), np.uint32) for name in ("example_ids", "example_epochs", "example_draws")
+            name: np.zeros((len(rows), max_examples), np.uint32)
+            for name in ("example_ids", "example_epochs", "example_draws")
         }
-        batch |= {name: np.zeros((len(rows), most), np.int32) for name in ("example_positions", "pair_labels")}
-        batch["example_weights"] = np.zeros((len(rows), most), np.float32)
+        batch |= {name: np.zeros((len(rows), max_examples), np.int32) for name in ("example_positions", "pair_labels")}
+        batch["example_weights"] = np.zeros((len(rows), max_examples), np.float32)
         for row, examples in enumerate(rows):
             start = 0
             for index, ids in enumerate(examples):

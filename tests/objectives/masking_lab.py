@@ -96,12 +96,12 @@ def runs_of(chosen: np.ndarray) -> list[tuple[int, int]]:
     return [(int(first), int(end) - 1) for first, end in edges.reshape(-1, 2)]
 
 
-def text_rows(pack: Callable, count: int, length: int, seed: int = 0, most_ids: int = 200) -> dict[str, np.ndarray]:
+def text_rows(pack: Callable, count: int, length: int, seed: int = 0, max_ids: int = 200) -> dict[str, np.ndarray]:
     """Returns `count` full rows [CLS] text [SEP], each a separate example."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
-        ids = rng.integers(5, most_ids, length).astype(np.int32)
+        ids = rng.integers(5, max_ids, length).astype(np.int32)
         ids[[0, -1]] = CLS, SEP
         rows.append([ids])
     return pack(rows, length, [[row] for row in range(count)])

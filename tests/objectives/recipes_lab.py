@@ -21,7 +21,7 @@ from bertjax.objectives.base import Network, Objective
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-S, MOST = 32, 5
+S, MAXIMUM = 32, 5
 SMALL = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24, "initializer_range": 0.2}
 SPECIAL_IDS = types.SimpleNamespace(pad_id=0, cls_id=2, sep_id=3)
 
@@ -38,7 +38,7 @@ def corpus() -> Corpus:
 
 def epoch_of(form: str, packing: str) -> dict[str, jax.Array]:
     """Returns all rows of an epoch."""
-    settings: dict[str, Any] = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "max_examples": MOST}
+    settings: dict[str, Any] = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "max_examples": MAXIMUM}
     made = make_format(form, corpus(), packing=packing, **settings)
     batch = made.sequences(0, np.arange(made.num_sequences(0)))
     return {name: jnp.asarray(array) for name, array in batch.items()}
@@ -55,7 +55,7 @@ def objective_of(
     name, _, size = spec.partition(":")
     cfg = load_config(f"{CONFIGS / name}.py:{size or 'smoke'}")
     cfg.train.compute_dtype = "float32"
-    cfg.data.seq_len, cfg.data.packing, cfg.data.pack_examples = S, packing, MOST
+    cfg.data.seq_len, cfg.data.packing, cfg.data.pack_examples = S, packing, MAXIMUM
     cfg.data.example_format = "block" if name == "xlnet" else cfg.data.example_format  # rows of single examples
     cfg.data.example_format = (
         "doc_sentences" if name == "roberta" else cfg.data.example_format

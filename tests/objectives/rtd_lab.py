@@ -32,8 +32,8 @@ def random_params(objective: Rtd) -> Params:
 
 
 @functools.cache
-def _random_params(towers: RtdNetworks) -> Params:
-    shapes = jax.eval_shape(lambda key: init_networks(towers, key), jax.random.key(0))
+def _random_params(networks: RtdNetworks) -> Params:
+    shapes = jax.eval_shape(lambda key: init_networks(networks, key), jax.random.key(0))
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.asarray(rng.normal(float(path[-1].key == "scale"), 0.2, leaf.shape), jnp.float32), shapes
@@ -82,14 +82,14 @@ def take(tree: Params, *path: str) -> Params:
     return functools.reduce(lambda tree, key: tree[key], path, tree)
 
 
-def joined(towers: RtdNetworks, first: Params, second: Params) -> Params:
+def joined(networks: RtdNetworks, first: Params, second: Params) -> Params:
     """Returns the gradients of a run's parameters, from the gradients of its two complete networks."""
-    if towers.embedding_sharing == "all":
+    if networks.embedding_sharing == "all":
         encoder = jax.tree.map(jnp.add, first["encoder"], second["encoder"])
         return {"generator": {"mlm_head": first["mlm_head"]}, "discriminator": {**second, "encoder": encoder}}
     mine, theirs = (dict(tree["encoder"]["embeddings"]) for tree in (first, second))
-    for part in towers.shared_embeddings if towers.embedding_sharing != "none" else ():
-        if towers.embedding_sharing == "gdes":  # the table receives the generator's gradient only, delta the other
+    for part in networks.shared_embeddings if networks.embedding_sharing != "none" else ():
+        if networks.embedding_sharing == "gdes":  # the table receives the generator's gradient only, delta the other
             theirs[part] = {"delta": theirs[part]["embedding"]}
         else:  # one array, the sum of both
             theirs[part] = jax.tree.map(jnp.add, mine.pop(part), theirs[part])

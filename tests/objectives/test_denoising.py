@@ -31,7 +31,7 @@ from bertjax.types import Vocabulary
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 CLS, SEP, MASK, STOP, S = 2, 3, 4, 7, 24
 ZERO = jnp.zeros((), jnp.int32)
-TOWER = EncoderConfig(
+ENCODER = EncoderConfig(
     vocab_size=200,
     padded_vocab_size=256,
     hidden_size=16,
@@ -42,13 +42,13 @@ TOWER = EncoderConfig(
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )
-MODEL = EncoderDecoderConfig.symmetric(TOWER)
+MODEL = EncoderDecoderConfig.symmetric(ENCODER)
 SPANS = SpanCorruption(seq_len=S, num_sentinels=16)
 CONFIGS = {
-    "spans": lambda vocabulary: SPANS.build_towers(MODEL, vocabulary),
-    "infilling": lambda vocabulary: Infilling().build_towers(MODEL, vocabulary),
-    "tsdae": lambda vocabulary: Tsdae().build_towers(MODEL, vocabulary),
-    "retromae": lambda vocabulary: RetroMae(Masking(max_predictions=8)).build({"model": TOWER}, vocabulary),
+    "spans": lambda vocabulary: SPANS.with_model(MODEL, vocabulary),
+    "infilling": lambda vocabulary: Infilling().with_model(MODEL, vocabulary),
+    "tsdae": lambda vocabulary: Tsdae().with_model(MODEL, vocabulary),
+    "retromae": lambda vocabulary: RetroMae(Masking(max_predictions=8)).build({"model": ENCODER}, vocabulary),
 }
 
 
@@ -92,7 +92,7 @@ def test_packed_examples_are_corrupted_as_each_alone(name: str, vocabulary: Voca
     texts = [text(*draw(5, 180, length)) for length in (9, 5, 14, 1, 2, 22)]
     rows = [[0, 1], [2, 3, 4], [5]]
     packed = pack([[texts[index] for index in row] for row in rows], S, rows)
-    alone = pack([[each] for each in texts], S, [[index] for index in range(len(texts))], most=3)
+    alone = pack([[each] for each in texts], S, [[index] for index in range(len(texts))], max_examples=3)
     objective = CONFIGS[name](vocabulary)
     corrupt = jit(objective.corrupt)
     one, other = (
@@ -128,7 +128,7 @@ def test_sentinels_and_their_spans_are_the_text(
     density: float, mean: float, vocabulary: Vocabulary, pack: Callable
 ) -> None:
     config = SpanCorruption(noise_density=density, mean_span=mean, seq_len=S, num_sentinels=16)
-    objective, draw = config.build_towers(MODEL, vocabulary), np.random.default_rng(0).integers
+    objective, draw = config.with_model(MODEL, vocabulary), np.random.default_rng(0).integers
     lengths = [[22], [1, 1, 1, 1, 1, 1, 1, 1], [2] * 6, [9, 11], [4, 4, 4, 4]]
     rows = [[text(*draw(10, 180, each)) for each in row] for row in lengths]
     packed = pack(rows, S, [[8 * number + index for index in range(len(row))] for number, row in enumerate(rows)])
@@ -138,7 +138,7 @@ def test_sentinels_and_their_spans_are_the_text(
         assert restore(source, target, vocabulary.sentinel_ids) == original.tolist()
         noise, spans = (int(each) for each in config.spans(np.array(len(original) - 2)))
         assert (len(source), len(target)) == (len(original) - noise + spans, noise + spans + 1)
-    alone = config.tower_lengths(S, 1)
+    alone = config.network_lengths(S, 1)
     assert (len(sources[0]), len(targets[0])) == (alone["model"], alone["decoder"]), "nothing to spare, nothing lost"
 
 
@@ -147,7 +147,7 @@ def test_lengths_and_spans_are_those_of_t5() -> None:
     config = SpanCorruption(seq_len=569)
     noise, spans = (int(each) for each in config.spans(np.array(568)))
     assert (568 - noise + spans + 1, noise + spans + 1) == (512, 114)
-    assert config.tower_lengths(569, 1) == {"model": 512, "decoder": 114}
+    assert config.network_lengths(569, 1) == {"model": 512, "decoder": 114}
     with pytest.raises(UserError, match=r"num_sentinels=100 is too small: .*data.seq_len=4096 tokens has up to 205"):
         SpanCorruption(seq_len=4096)
 
@@ -186,7 +186,7 @@ def reference_infilling(draw: np.random.Generator, length: int, rate: float, mea
 @pytest.mark.long
 def test_infilling_has_the_statistics_of_fairseq(vocabulary: Vocabulary, many: Callable) -> None:
     length, count = 40, 3000
-    objective = Infilling(permute_sentences=False).build_towers(MODEL, vocabulary)
+    objective = Infilling(permute_sentences=False).with_model(MODEL, vocabulary)
     batch = many(text(*range(10, 10 + length)), count)
     result = examples_of(jax.device_get(jit(objective.corrupt)(batch, jax.random.key(3), ZERO)))
     ours = [[0 if token == MASK else token - 9 for token in each[1:-1]] for each in result]
@@ -226,8 +226,8 @@ def test_the_target_is_the_text_and_sentences_are_permuted(vocabulary: Vocabular
     counted = Counter(map(tuple, result.tolist()))
     orders = {(CLS, *itertools.chain(*order), SEP) for order in itertools.permutations(parts)}
     assert set(counted) == orders and max(counted.values()) < 1.2 * 2400 / len(orders)
-    model = EncoderDecoderConfig.symmetric(TOWER, decoder_start_token_id=SEP)
-    batch = Infilling().build_towers(model, vocabulary).corrupt(batch, jax.random.key(0), ZERO)
+    model = EncoderDecoderConfig.symmetric(ENCODER, decoder_start_token_id=SEP)
+    batch = Infilling().with_model(model, vocabulary).corrupt(batch, jax.random.key(0), ZERO)
     assert examples_of(batch, "target")[0] == text(*itertools.chain(*sentences)).tolist()
     assert np.asarray(batch["decoder_input_ids"])[0, :3].tolist() == [SEP, CLS, 10]
 
@@ -249,7 +249,7 @@ def test_tsdae_deletes_words_and_never_all(vocabulary: Vocabulary, many: Callabl
 
 @pytest.mark.long
 def test_the_decoder_of_tsdae_sees_one_vector(vocabulary: Vocabulary, pack: Callable) -> None:
-    objective = Tsdae().build_towers(EncoderDecoderConfig.symmetric(TOWER, "all"), vocabulary)
+    objective = Tsdae().with_model(EncoderDecoderConfig.symmetric(ENCODER, "all"), vocabulary)
     packed = jax.tree.map(jnp.asarray, pack([[text(10, 11, 12), text(13, 14)]], S, [[0, 1]]))
     batch = objective.corrupt(packed, jax.random.key(0), ZERO)
     assert examples_of(batch, "target") == [[10, 11, 12, SEP], [13, 14, SEP]]
@@ -288,7 +288,7 @@ def test_the_layer_of_retromae_by_hand(vocabulary: Vocabulary, pack: Callable) -
     params = objective.init(jax.random.key(0))
     packed = jax.tree.map(jnp.asarray, pack([[text(*range(10, 18))]], 10, [[0]]))
     batch = objective.corrupt(packed, jax.random.key(0), ZERO)
-    model = bind(TOWER, ("mlm",), objective.network_params(params, "model"))
+    model = bind(ENCODER, ("mlm",), objective.network_params(params, "model"))
     states = jax.random.normal(jax.random.key(1), (1, 10, 16))
     reader = {"encoder": {**params["reader"], "embeddings": params["encoder"]["embeddings"]}}
     result = objective._rebuild(model, reader, states, batch, None)

@@ -79,13 +79,13 @@ def batches(pack: Callable, example: Callable) -> Callable:
 
     def build(seed: int, packed: bool) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
-        most, longest = (3, S // 3) if packed else (1, S)
+        maximum, longest = (3, S // 3) if packed else (1, S)
         rows = [
-            [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, most + 1))]
+            [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, maximum + 1))]
             for _ in range(B - 1)
         ]
         # A row without padding (two tokens short of 128), where only the example separates words.
-        rows.append([np.maximum(example(rng, longest), CONTINUATION) for _ in range(most)])
+        rows.append([np.maximum(example(rng, longest), CONTINUATION) for _ in range(maximum)])
         identities = [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows]
         return pack(rows, S, identities)
 
@@ -214,9 +214,9 @@ def test_the_mask_of_an_example_does_not_know_its_row(mask_batch: MaskBatch, pac
     rng = np.random.default_rng(3)
     texts = [example(rng, int(n)) for n in (20, 33, 41, 12, 57, 30)]
 
-    def hidden_texts(rows: list[list[int]], unit: str, most: int = 3) -> dict[int, tuple[list[int], list[int]]]:
+    def hidden_texts(rows: list[list[int]], unit: str, maximum: int = 3) -> dict[int, tuple[list[int], list[int]]]:
         rows = rows + [[]] * (B - len(rows))
-        batch = pack([[texts[i] for i in row] for row in rows], S, [[1000 + i for i in row] for row in rows], most)
+        batch = pack([[texts[i] for i in row] for row in rows], S, [[1000 + i for i in row] for row in rows], maximum)
         hidden = mask_batch(batch, mask_unit=unit)
         result = {}
         for row, members in enumerate(rows):
@@ -226,7 +226,7 @@ def test_the_mask_of_an_example_does_not_know_its_row(mask_batch: MaskBatch, pac
         return result
 
     for unit in ("token", "whole_word"):
-        alone = hidden_texts([[i] for i in range(6)], unit, most=1)
+        alone = hidden_texts([[i] for i in range(6)], unit, maximum=1)
         assert any(sum(chosen) > 2 for _, chosen in alone.values())
         assert hidden_texts([[0, 1, 2], [3, 4, 5]], unit) == alone
         assert hidden_texts([[5, 3], [2, 4], [1, 0]], unit) == alone

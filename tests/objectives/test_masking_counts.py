@@ -38,7 +38,7 @@ ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate
 
 
 @pytest.mark.parametrize(
-    ("spec", "most", "expected"),
+    ("spec", "maximum", "expected"),
     [
         ("bert.py:base", 77, {"mask_unit": "token", "mask_rounding": "round", "dynamic": False}),
         ("roberta.py:base", 77, {**ROBERTA, "mask_unit": "token"}),
@@ -61,12 +61,12 @@ ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate
         ("modernbert.py:base", 397, {**MODERNBERT, "mask_unit": "token"}),
     ],
 )
-def test_every_family_hides_as_its_authors(spec: str, most: int, expected: dict) -> None:
+def test_every_family_hides_as_its_authors(spec: str, maximum: int, expected: dict) -> None:
     cfg = load_config(f"{CONFIGS}/{spec}")
     check(cfg)
     config = Reader(values_of(cfg), cfg)(Masking)
     assert {name: getattr(config, name) for name in expected} == expected
-    assert config.predictions_limit == most
+    assert config.predictions_limit == maximum
 
 
 def test_the_capacity_is_never_exceeded() -> None:

@@ -32,9 +32,9 @@ from bertjax.types import Vocabulary
 S = 128
 
 
-def lengths_of(noise: np.ndarray, most: int) -> np.ndarray:
+def lengths_of(noise: np.ndarray, maximum: int) -> np.ndarray:
     """Returns the lengths that uniform noise draws, by the cumulative sums of 1, 1/2, 1/3, ..."""
-    shares = 1.0 / np.arange(1, most + 1)
+    shares = 1.0 / np.arange(1, maximum + 1)
     limits = (np.cumsum(shares) / shares.sum()).astype(np.float32)[:-1]
     return 1 + (noise[..., None] >= limits).sum(-1)
 
@@ -54,11 +54,11 @@ def albert(words: list[list[int]], noise: np.ndarray, lengths: np.ndarray, budge
     return taken
 
 
-def deberta(words: list[list[int]], noise: np.ndarray, most: int, budget: int) -> set[int]:
+def deberta(words: list[list[int]], noise: np.ndarray, maximum: int, budget: int) -> set[int]:
     """microsoft/DeBERTa:DeBERTa/apps/tasks/mlm_task.py; `noise` [2, windows] draws lengths and positions."""
     hidden, offset, window = np.zeros(len(words), bool), 0, 0
     while offset < len(words):
-        n = int(lengths_of(noise[0, window], most))
+        n = int(lengths_of(noise[0, window], maximum))
         context = min(n * 6, len(words) - offset)
         start = offset + int(np.floor(noise[1, window] * np.float32(context)))
         end = min(start + n, len(words))
@@ -78,12 +78,12 @@ def batches(pack: Callable, example: Callable) -> Callable:
 
     def build(seed: int, packed: bool, count: int = 8) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
-        most, longest = (3, S // 3) if packed else (1, S)
+        maximum, longest = (3, S // 3) if packed else (1, S)
         rows = [
-            [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, most + 1))]
+            [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, maximum + 1))]
             for _ in range(count - 1)
-        ] + [[example(rng, longest) for _ in range(most)]]
-        return pack(rows, S, [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows], most)
+        ] + [[example(rng, longest) for _ in range(maximum)]]
+        return pack(rows, S, [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows], maximum)
 
     return build
 
@@ -167,9 +167,9 @@ def test_the_budget_of_ngrams_is_spent(batches: Callable, vocabulary: Vocabulary
             assert result[row, columns].sum() == min(candidates, max(1, round(0.15 * len(columns))))
 
 
-@pytest.mark.parametrize(("packed", "most"), [pytest.param(False, 3, marks=pytest.mark.long), (True, 3), (True, 1)])
+@pytest.mark.parametrize(("packed", "maximum"), [pytest.param(False, 3, marks=pytest.mark.long), (True, 3), (True, 1)])
 def test_debertas_ngrams_are_those_of_the_sequential_rule(
-    batches: Callable, vocabulary: Vocabulary, packed: bool, most: int
+    batches: Callable, vocabulary: Vocabulary, packed: bool, maximum: int
 ) -> None:
     windows = S // 6 + 1
     draw = jit(
@@ -179,15 +179,15 @@ def test_debertas_ngrams_are_those_of_the_sequential_rule(
         batch = batches(seed, packed, 16)
         noise = np.asarray(draw(keys_of(batch, seed))).reshape(*batch["example_ids"].shape, 2, windows)
         result = chosen_of(
-            mask_batch(batch, vocabulary, seed, mask_unit="ngram_window", max_ngram=most, allow_mask_unk=False)
+            mask_batch(batch, vocabulary, seed, mask_unit="ngram_window", max_ngram=maximum, allow_mask_unk=False)
         )
         expected = np.zeros_like(result)
         for row, index, columns in examples_of(batch):
             ids = batch["input_ids"][row, columns]
             known = np.where(ids == UNK, SEP, ids)  # neither is masked, and both end a word
-            words = words_of(known, vocabulary.starts_word, most > 1)
+            words = words_of(known, vocabulary.starts_word, maximum > 1)
             budget = min(20, max(1, round(0.15 * len(columns))))
-            expected[row, columns[sorted(deberta(words, noise[row, index], most, budget))]] = True
+            expected[row, columns[sorted(deberta(words, noise[row, index], maximum, budget))]] = True
         np.testing.assert_array_equal(result, expected)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from masking_lab import num_predictions_by_length
-from recipes_lab import CONFIGS, MOST, epoch_of, objective_of
+from recipes_lab import CONFIGS, MAXIMUM, epoch_of, objective_of
 
 from bertjax.config.overrides import load_config
 from bertjax.errors import UserError
@@ -38,13 +38,13 @@ def test_every_network_reads_contiguous_examples_in_order_and_padding_last(recip
         objective, form, _ = objective_of(recipe, vocabulary, packing)
         batch = epoch_of(form, packing)
         corrupted = jit(lambda batch: objective.corrupt(batch, jax.random.key(1), jnp.asarray(3)))(batch)  # noqa: B023
-        most = 1 if packing == "none" else MOST
-        assert {network.config.max_examples for network in objective.networks.values()} == {most}
+        maximum = 1 if packing == "none" else MAXIMUM
+        assert {network.config.max_examples for network in objective.networks.values()} == {maximum}
         for arrays in (batch, corrupted):
             for name in (each for each in arrays if each.endswith("segment_ids")):
                 ids = np.asarray(arrays[name])
-                assert (np.diff(np.where(ids == 0, MOST + 1, ids), axis=1) >= 0).all(), name
-                assert ids.min() >= 0 and ids.max() <= most, name
+                assert (np.diff(np.where(ids == 0, MAXIMUM + 1, ids), axis=1) >= 0).all(), name
+                assert ids.min() >= 0 and ids.max() <= maximum, name
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -85,13 +85,13 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(recipe: str, vocab
 @pytest.mark.parametrize("seq_len", [64, 128, 512])
 def test_rows_have_slots_for_all_predictions_and_few_more(rate: float, seq_len: int) -> None:
     config = Masking(mask_rate=rate, max_predictions=round(rate * seq_len))
-    table, rng, most = num_predictions_by_length(config, seq_len), np.random.default_rng(0), 8
-    capacity = max_sequence_predictions(config, seq_len, most)
+    table, rng, maximum = num_predictions_by_length(config, seq_len), np.random.default_rng(0), 8
+    capacity = max_sequence_predictions(config, seq_len, maximum)
     for _ in range(300):
-        cuts = np.sort(rng.choice(seq_len // 4, rng.integers(0, most), replace=False)) * 4
+        cuts = np.sort(rng.choice(seq_len // 4, rng.integers(0, maximum), replace=False)) * 4
         lengths = np.diff([0, *cuts, seq_len])
         assert table[lengths].sum() <= capacity
-    assert capacity <= rate * seq_len + 0.6 * most
+    assert capacity <= rate * seq_len + 0.6 * maximum
     assert max_sequence_predictions(config, seq_len, 1) == config.max_predictions
 
 

@@ -28,8 +28,8 @@ BY_WORDS = Plm((256, 256), 85, 256, mem_len=384, whole_words=True, example_forma
 
 
 @functools.cache
-def compiled(config: Plm, most: int) -> Callable:
-    return jit(lambda part: sample_targets(part, config, most))
+def compiled(config: Plm, maximum: int) -> Callable:
+    return jit(lambda part: sample_targets(part, config, maximum))
 
 
 def drawn_part(rows: int, width: int = P, goal: int = GOAL, seed: int = 0, share: float = 0.7) -> SequencePart:
@@ -106,9 +106,7 @@ def test_spans_are_those_of_the_sequential_rule(config: Plm, width: int, goal: i
 
 @pytest.mark.long
 def test_rates_are_those_of_the_original() -> None:
-    """An independent generator follows the same rule: spans, and the tokens that complete them, per position of the
-    row.
-    """
+    """An independent generator agrees per position of the row: spans, and the tokens that complete them."""
     rows, rng = 3000, np.random.default_rng(7)
     part = drawn_part(rows)
     result = np.asarray(compiled(PUBLISHED, GOAL)(part))

@@ -65,7 +65,7 @@ DEBERTA = EncoderConfig(
     attention_dropout=0.0,
 )
 SHALLOW = dataclasses.replace(DEBERTA, num_layers=2)
-TOWERS = {
+NETWORKS = {
     "embeddings": RtdNetworks(SMALL, ELECTRA, "embeddings"),
     "gdes": RtdNetworks(SMALL, ELECTRA, "gdes"),
     "all": RtdNetworks(ELECTRA, ELECTRA, "all"),
@@ -76,7 +76,7 @@ TOWERS = {
 
 @pytest.fixture(scope="module")
 def objectives(vocabulary: Vocabulary) -> dict[str, Rtd]:
-    return {name: build(CONFIG, towers, vocabulary) for name, towers in TOWERS.items()}
+    return {name: build(CONFIG, networks, vocabulary) for name, networks in NETWORKS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def hidden(corrupt: Callable, rows: dict) -> dict[str, jax.Array]:
 
 
 @pytest.mark.weekly
-@pytest.mark.parametrize("name", [name for name in TOWERS if name != "none"])
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "none"])
 def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     objectives: dict, hidden: dict, name: str
 ) -> None:
@@ -119,8 +119,8 @@ def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     def gradients(params: Params) -> tuple[tuple[jax.Array, Params], ...]:
         both = jax.value_and_grad(lambda params: total(objective, hidden, counts, params))(params)
         parts = by_part(objective, hidden, replaced)
-        towers = (objective.network_params(params, name) for name in ("generator", "discriminator"))
-        return both, *(jax.value_and_grad(part)(complete) for part, complete in zip(parts, towers, strict=True))
+        networks = (objective.network_params(params, name) for name in ("generator", "discriminator"))
+        return both, *(jax.value_and_grad(part)(complete) for part, complete in zip(parts, networks, strict=True))
 
     (value, both), (first_value, first), (second_value, second) = gradients(params)
     np.testing.assert_allclose(value, first_value + second_value, rtol=1e-5)
@@ -180,7 +180,7 @@ def test_words_depend_on_the_example_and_the_cursor_alone(corrupt: Callable, row
 
 def test_static_masks_repeat_and_words_do_not(vocabulary: Vocabulary, rows: dict) -> None:
     masking = dataclasses.replace(MASKING, dynamic=False)
-    objective = build(Rtd(masking), TOWERS["embeddings"], vocabulary)
+    objective = build(Rtd(masking), NETWORKS["embeddings"], vocabulary)
     corrupt = jit(objective.corrupt)
     one, other = (corrupt(rows, jax.random.key(0), jnp.int32(cursor)) for cursor in (0, 1))
     np.testing.assert_array_equal(one["input_ids"], other["input_ids"])
@@ -228,7 +228,7 @@ def test_nothing_to_predict_teaches_nothing(objectives: dict, hidden: dict, name
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["deberta"])
-def test_neither_tower_sees_what_was_hidden(
+def test_neither_network_sees_what_was_hidden(
     objectives: dict, corrupt: Callable, rows: dict, hidden: dict, name: str
 ) -> None:
     """Other words under the masks leave every logit, every drawn word and every score bit-exact."""
@@ -251,7 +251,7 @@ def test_neither_tower_sees_what_was_hidden(
 @pytest.mark.long
 def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) -> None:
     config = Rtd(dataclasses.replace(MASKING, mask_rate=0.6, max_predictions=24), average_repeats=True)
-    objective = build(config, TOWERS["embeddings"], vocabulary)
+    objective = build(config, NETWORKS["embeddings"], vocabulary)
     batch = dict(jit(objective.corrupt)(rows, jax.random.key(0), jnp.int32(0)))
     times = np.asarray(batch["masked_weights"]).astype(int)
     assert batch["sample_noise"].shape == (*times.shape, 3, 2) and (times == 2).sum() > 5 and (times == 3).sum() > 0
@@ -259,7 +259,7 @@ def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) 
     words = np.asarray(objective._sample(logits, batch))
     single = [
         np.asarray(
-            build(CONFIG, TOWERS["embeddings"], vocabulary)._sample(
+            build(CONFIG, NETWORKS["embeddings"], vocabulary)._sample(
                 logits, {**batch, "sample_noise": batch["sample_noise"][:, :, r : r + 1]}
             )
         )
@@ -273,8 +273,8 @@ def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) 
 @pytest.mark.long
 def test_dropout_follows_the_key(objectives: dict, vocabulary: Vocabulary, hidden: dict) -> None:
     dropping = {"hidden_dropout": 0.2, "attention_dropout": 0.2}
-    towers = RtdNetworks(dataclasses.replace(SMALL, **dropping), dataclasses.replace(ELECTRA, **dropping))
-    objective = build(CONFIG, towers, vocabulary)
+    networks = RtdNetworks(dataclasses.replace(SMALL, **dropping), dataclasses.replace(ELECTRA, **dropping))
+    objective = build(CONFIG, networks, vocabulary)
     params = random_params(objective)
 
     @jit
@@ -313,14 +313,14 @@ def test_exports_have_hugging_faces_losses(
     guesses = jit(lambda params: objective.forward(params, batch))(params)
     sums = jit(lambda params: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])(params)
     for network, each in objective.networks.items():
-        towers = jax.device_get(objective.network_params(params, network))
-        towers["encoder"]["embeddings"]["word_embeddings"]["embedding"] = towers["encoder"]["embeddings"][
+        networks = jax.device_get(objective.network_params(params, network))
+        networks["encoder"]["embeddings"]["word_embeddings"]["embedding"] = networks["encoder"]["embeddings"][
             "word_embeddings"
         ]["embedding"][:200]
-        if "mlm_head" in towers:
-            towers["mlm_head"]["bias"] = towers["mlm_head"]["bias"][:200]
+        if "mlm_head" in networks:
+            networks["mlm_head"]["bias"] = networks["mlm_head"]["bias"][:200]
         save_pretrained(
-            tmp_path / network, towers, dataclasses.replace(each.config, padded_vocab_size=None), heads=each.heads
+            tmp_path / network, networks, dataclasses.replace(each.config, padded_vocab_size=None), heads=each.heads
         )
 
     def tensor(array: Any) -> Any:
@@ -349,7 +349,7 @@ FAMILIES += ("deberta-base", "deberta-v3-xsmall", "modernbert-base", "xlnet-base
 
 
 @pytest.mark.parametrize("index", range(len(FAMILIES)))
-def test_any_encoder_is_either_tower(vocabulary: Vocabulary, hidden: dict, index: int) -> None:
+def test_any_encoder_is_either_network(vocabulary: Vocabulary, hidden: dict, index: int) -> None:
     """Every family as the generator of the next one, by shapes alone."""
     generator, discriminator = (
         EncoderConfig(**preset(FAMILIES[slot]) | {"vocab_size": 200, "padded_vocab_size": 256, "pad_token_id": 0})

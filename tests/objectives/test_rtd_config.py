@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused_with_the_reason(settings: tuple[str, ...],
         parse(config(*settings))
 
 
-def test_towers_of_any_sizes_pass() -> None:
+def test_networks_of_any_sizes_pass() -> None:
     parse(config("generator.preset=distilbert", "objective.rtd.embedding_sharing=none"))
     parse(config("generator.preset=deberta-v3-small", "objective.rtd.embedding_sharing=none", model="modernbert-base"))
     parse(config("objective.rtd.embedding_sharing=all"))

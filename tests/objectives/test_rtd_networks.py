@@ -45,13 +45,13 @@ DISCRIMINATOR = EncoderConfig(
     attention_dropout=0.0,
 )
 GENERATOR = dataclasses.replace(DISCRIMINATOR, hidden_size=8, intermediate_size=16)
-TOWERS = RtdNetworks(GENERATOR, DISCRIMINATOR)
+NETWORKS = RtdNetworks(GENERATOR, DISCRIMINATOR)
 SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
 
 
 @pytest.fixture(scope="module")
 def params() -> Params:
-    return jit(lambda key: init_networks(TOWERS, key))(jax.random.key(0))
+    return jit(lambda key: init_networks(NETWORKS, key))(jax.random.key(0))
 
 
 def size(tree: Params) -> int:
@@ -76,7 +76,7 @@ def test_shared_tables_get_the_gradients_of_both(params: Params) -> None:
     rows = (ids, jnp.ones_like(ids), jnp.arange(4)[None], jnp.zeros_like(ids))
 
     def of_generator(params: Params) -> jax.Array:
-        model = bind(GENERATOR, GENERATOR_HEADS, generator_params(TOWERS, params))
+        model = bind(GENERATOR, GENERATOR_HEADS, generator_params(NETWORKS, params))
         return jax.nn.log_softmax(model.mlm_logits(model.encode(*rows).last_hidden_state))[..., 3].sum()
 
     def of_discriminator(params: Params) -> jax.Array:
@@ -100,7 +100,7 @@ def test_shared_tables_get_the_gradients_of_both(params: Params) -> None:
 
 @pytest.mark.long
 def test_both_folders_hold_the_shared_tables(params: Params, tmp_path: Path) -> None:
-    save_pretrained(tmp_path / "g", generator_params(TOWERS, params), GENERATOR, heads=GENERATOR_HEADS)
+    save_pretrained(tmp_path / "g", generator_params(NETWORKS, params), GENERATOR, heads=GENERATOR_HEADS)
     save_pretrained(tmp_path / "d", params["discriminator"], DISCRIMINATOR, heads=DISCRIMINATOR_HEADS)
     loaded = [load_pretrained(tmp_path / name).params["encoder"]["embeddings"] for name in "gd"]
     for name in SHARED:
@@ -110,8 +110,8 @@ def test_both_folders_hold_the_shared_tables(params: Params, tmp_path: Path) -> 
 
 def test_every_shared_part_has_one_owner() -> None:
     """ELECTRA's scope includes all tables and their norm; DeBERTa's hook only the word and position tables."""
-    assert TOWERS.shared_embeddings == SHARED
-    assert dataclasses.replace(TOWERS, embedding_sharing="gdes").shared_embeddings == SHARED[:2]
+    assert NETWORKS.shared_embeddings == SHARED
+    assert dataclasses.replace(NETWORKS, embedding_sharing="gdes").shared_embeddings == SHARED[:2]
     plain = {"position_embedding": "none", "type_vocab_size": 0, "embedding_norm": "after"}
     bare = RtdNetworks(*(dataclasses.replace(each, **plain) for each in (GENERATOR, DISCRIMINATOR)))
     assert bare.shared_embeddings == ("word_embeddings",)
@@ -124,12 +124,12 @@ def test_every_shared_part_has_one_owner() -> None:
 
 @pytest.mark.long
 def test_gdes_adds_to_the_generators_tables() -> None:
-    towers = dataclasses.replace(TOWERS, embedding_sharing="gdes")
-    params = jit(lambda key: init_networks(towers, key))(jax.random.key(0))
+    networks = dataclasses.replace(NETWORKS, embedding_sharing="gdes")
+    params = jit(lambda key: init_networks(networks, key))(jax.random.key(0))
     deltas = params["discriminator"]["encoder"]["embeddings"]
     assert all(not np.asarray(deltas[name]["delta"]).any() for name in SHARED[:2])
     deltas["word_embeddings"]["delta"] = jnp.full((40, 12), 0.5)
-    first, second = (complete(towers, params) for complete in (generator_params, discriminator_params))
+    first, second = (complete(networks, params) for complete in (generator_params, discriminator_params))
     tables = [tree["encoder"]["embeddings"]["word_embeddings"]["embedding"] for tree in (first, second)]
     np.testing.assert_array_equal(tables[0] + 0.5, tables[1])
     for tree, config, heads in (
@@ -140,11 +140,11 @@ def test_gdes_adds_to_the_generators_tables() -> None:
 
 
 @pytest.mark.long
-def test_tied_towers_are_one_encoder() -> None:
-    towers = RtdNetworks(DISCRIMINATOR, DISCRIMINATOR, "all")
-    params = jit(lambda key: init_networks(towers, key))(jax.random.key(0))
+def test_tied_networks_are_one_encoder() -> None:
+    networks = RtdNetworks(DISCRIMINATOR, DISCRIMINATOR, "all")
+    params = jit(lambda key: init_networks(networks, key))(jax.random.key(0))
     assert params["generator"].keys() == {"mlm_head"}
-    encoders = [complete(towers, params)["encoder"] for complete in (generator_params, discriminator_params)]
+    encoders = [complete(networks, params)["encoder"] for complete in (generator_params, discriminator_params)]
     assert encoders[0] is encoders[1]
 
 

@@ -27,7 +27,7 @@ from bertjax.types import Vocabulary
 QUICK = {"xla_backend_optimization_level": 0}
 jit = functools.partial(jax.jit, compiler_options=QUICK)  # compiling is the cost
 S, T, START = 12, 10, 3
-TOWER = EncoderConfig(
+ENCODER = EncoderConfig(
     vocab_size=200,
     padded_vocab_size=256,
     hidden_size=16,
@@ -41,13 +41,13 @@ TOWER = EncoderConfig(
     attention_dropout=0.0,
     initializer_range=0.3,
 )
-MODEL = EncoderDecoderConfig.symmetric(TOWER, decoder_start_token_id=START)
+MODEL = EncoderDecoderConfig.symmetric(ENCODER, decoder_start_token_id=START)
 SOURCES, TARGETS = [4, 6, 3, 5], [3, 5, 1, 4]
 
 
 @pytest.fixture(scope="module")
 def objective(vocabulary: Vocabulary) -> Seq2Seq:
-    return Seq2Seq().build_towers(MODEL, vocabulary)
+    return Seq2Seq().with_model(MODEL, vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_steps_on_meshes_and_in_microbatches_are_the_same(objective: Seq2Seq, ba
 
 
 def test_flops_count_the_matrices_of_cross_attention(objective: Seq2Seq) -> None:
-    tower, cross = 4 * 16 * 16 + 2 * 16 * 24, 4 * 16 * 16
+    layer, cross = 4 * 16 * 16 + 2 * 16 * 24, 4 * 16 * 16
     head, scores = 16 * 256, 2 * 16 * 7
-    encoder, decoder = 2 * (tower + scores), 2 * (tower + scores + cross + scores) + head
+    encoder, decoder = 2 * (layer + scores), 2 * (layer + scores + cross + scores) + head
     assert training_flops(objective, 7.0) == pytest.approx(6 * (encoder + decoder) / 2)

@@ -19,7 +19,7 @@ from bertjax.objectives.mlm import Mlm
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Vocabulary
 
-S, MOST = 64, 4
+S, MAXIMUM = 64, 4
 NOTHING = StepInputs(frozen={}, carry={})
 MASKING = Masking(mask_unit="span", mask_rounding="ceil", replacement_unit="span", mask_rate=0.3, max_predictions=20)
 KEYS = ("span_left_positions", "span_right_positions", "span_position_ids", "span_weights")
@@ -35,7 +35,7 @@ def objective(vocabulary: Vocabulary) -> Mlm:
         num_heads=2,
         intermediate_size=32,
         max_position_embeddings=S,
-        span_positions=MOST,
+        span_positions=MAXIMUM,
         span_position_size=8,
     )
     return Mlm(MASKING, span_boundary_weight=0.5).build({"model": model}, vocabulary)
@@ -84,7 +84,7 @@ def test_spans_are_predicted_from_their_neighbors(corrupt: Callable, batch: dict
             body = ~np.isin(batch["input_ids"][row, columns], (CLS, SEP, PAD))
             for first, last in runs_of(chosen[row, columns]):
                 if body[first - 1] and body[last + 1]:  # there is always [CLS] before and [SEP] after
-                    for offset in range(min(MOST, last - first + 1)):
+                    for offset in range(min(MAXIMUM, last - first + 1)):
                         expected[row, columns[first + offset]] = (columns[first - 1], columns[last + 1], offset, 1.0)
         result = {}
         for row, slot in zip(*np.nonzero(hidden["span_weights"]), strict=True):

@@ -44,8 +44,9 @@ ORDINARY_CASES = 1  # of a family; more only where they bring a class
 
 
 def parameters() -> Iterator[Any]:
-    """Yields every class, direction and case; those that the ordinary suite omits are weekly, or
-    long where no other has the case.
+    """Yields every class, direction and case.
+
+    Those that the ordinary suite omits are weekly, or long where no other has the case.
 
     The ordinary suite reads the first class of its cases and every class of `transformers` once (only the first of
     families with the tensors of another one), writes one class of every family, and makes the last of a case's extra

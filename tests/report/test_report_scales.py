@@ -13,12 +13,12 @@ from bertjax.report.scales import NO_VALUE, SPAN, Scale, linear_ticks, make_scal
 
 
 @given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12), st.integers(2, 9))
-def test_ticks_are_round_few_and_inside(low: float, width: float, most: int) -> None:
+def test_ticks_are_round_few_and_inside(low: float, width: float, maximum: int) -> None:
     high = low + width
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-300):
         return  # no difference that floats can represent
-    ticks = linear_ticks(low, high, most)
-    assert len(ticks) <= most + 1
+    ticks = linear_ticks(low, high, maximum)
+    assert len(ticks) <= maximum + 1
     margin = 1e-6 * (high - low)
     assert all(low - margin <= tick <= high + margin for tick in ticks)
 

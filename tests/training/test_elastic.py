@@ -88,7 +88,7 @@ def test_rows_need_not_follow_each_other() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("compute", "most", "shapes"),
+    ("compute", "maximum", "shapes"),
     [
         ("float32", 1e-5, [(2, 2, 2)]),
         pytest.param("float32", 1e-5, [(1, 4, 1), (8, 1, 1)], marks=pytest.mark.weekly),
@@ -102,10 +102,10 @@ def test_a_hundred_steps_on_any_number_of_devices(
     batch_of: Callable,
     mesh_of: Callable[..., Mesh],
     compute: str,
-    most: float,
+    maximum: float,
     shapes: list[tuple[int, ...]],
 ) -> None:
-    """P18, with dropout: losses within `most` of those of one device, and float32 weights within 1e-4."""
+    """P18, with dropout: losses within `maximum` of those of one device, and float32 weights within 1e-4."""
     model = dataclasses.replace(tiny_model, hidden_dropout=0.1, attention_dropout=0.1, compute_dtype=compute)
     objective = Mlm(Masking(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs").build(
         {"model": model}, vocabulary
@@ -128,7 +128,7 @@ def test_a_hundred_steps_on_any_number_of_devices(
     assert alone[-1] < alone[0]
     for shape in shapes:
         losses, moved = run(shape)
-        assert np.max(np.abs(losses - alone) / alone) <= most, shape
+        assert np.max(np.abs(losses - alone) / alone) <= maximum, shape
         if compute == "float32":
             drift = jax.tree.map(lambda here, there: np.abs(here - there).max(), moved, weights)
             assert max(jax.tree.leaves(drift)) <= 1e-4, shape

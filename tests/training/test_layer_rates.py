@@ -65,7 +65,7 @@ def test_ulmfit_leaves_the_last_layer_alone() -> None:
     assert result["encoder/layers/attention/query/kernel"] == [2.6 ** -(11 - layer) for layer in range(12)]
 
 
-def test_stacks_without_the_first_layer_groups_and_towers() -> None:
+def test_stacks_without_the_first_layer_groups_and_decoders() -> None:
     result = factors(
         {
             "encoder/attention_norms/layers/scale": (3, 4),

@@ -23,8 +23,9 @@ CONFIG = Optimizer(
 
 
 def authors(config: Optimizer, slowed: dict[tuple[str, int], float] | None = None) -> Flat:
-    """AnswerDotAI/ModernBERT:src/optimizer.py (optimi's), decoupled decay with a peak rate; `slowed` receives every
-    rms.
+    """AnswerDotAI/ModernBERT:src/optimizer.py (optimi's), decoupled decay with a peak rate.
+
+    `slowed` receives every rms.
     """
     mean, square = defaultdict(float), defaultdict(float)
 

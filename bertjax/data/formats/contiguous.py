@@ -37,9 +37,9 @@ class ContiguousFormat(PackableFormat):
     """
 
     def __init__(self, corpus: Corpus, text: TokenSource, settings: FormatSettings, name: str) -> None:
-        least = SPECIALS + MIN_TOKENS
-        if settings.seq_len < least:
-            raise UserError(f"data.seq_len must be at least {least} for {name}, not {settings.seq_len}")
+        minimum = SPECIALS + MIN_TOKENS
+        if settings.seq_len < minimum:
+            raise UserError(f"data.seq_len must be at least {minimum} for {name}, not {settings.seq_len}")
         self.settings = settings
         self._corpus, self._text, self._name = corpus, text, name
         self._orders: EpochPlanCache[int, IntArray] = EpochPlanCache(self._order)

@@ -62,9 +62,9 @@ class PairFormat(PackableFormat):
     """
 
     def __init__(self, corpus: Corpus, settings: FormatSettings, rule: str) -> None:
-        least = SPECIALS + MIN_TOKENS
-        if settings.seq_len < least:
-            raise UserError(f"data.seq_len must be at least {least} for pairs, not {settings.seq_len}")
+        minimum = SPECIALS + MIN_TOKENS
+        if settings.seq_len < minimum:
+            raise UserError(f"data.seq_len must be at least {minimum} for pairs, not {settings.seq_len}")
         self.settings = settings
         self._corpus = corpus
         self._rule = rule

@@ -13,7 +13,7 @@ from bertjax.config.sources import Source
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples, ReadRequest
-from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
+from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_field_text
 from bertjax.io.store import open_decompressed
 
 _COLUMNS = ("id", "question", "context")
@@ -112,8 +112,8 @@ def _squad_questions(source: Source, labeled: bool, errors: str) -> _Questions:
 
 
 def _squad_question(paragraph: Any, entry: Any, where: str, labeled: bool, errors: str) -> _Question:
-    context = require_text(_get(paragraph, "context", where), "context", where, errors)
-    name, question = (require_text(_get(entry, key, where), key, where, errors) for key in ("id", "question"))
+    context = require_field_text(_get(paragraph, "context", where), "context", where, errors)
+    name, question = (require_field_text(_get(entry, key, where), key, where, errors) for key in ("id", "question"))
     answers = None
     if labeled:
         is_impossible = entry.get("is_impossible") is True
@@ -162,7 +162,7 @@ def _record_questions(source: Source, labeled: bool, errors: str) -> _Questions:
 
 def _record_question(values: list[Any], where: str, errors: str) -> _Question:
     name, question, context = (
-        require_text(str(value) if key == "id" else value, key, where, errors)
+        require_field_text(str(value) if key == "id" else value, key, where, errors)
         for key, value in zip(_COLUMNS, values[:3], strict=True)
     )
     answers = read_answers(values[3], f"{where} ({name!r})") if len(values) > 3 else None

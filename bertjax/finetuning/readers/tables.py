@@ -148,7 +148,7 @@ def get_field(record: Mapping[str, Any], name: str, key: str, where: str) -> Any
         raise UserError(f"{where}: no field {missing!r} (it has {_names(names)}); set {named(key)} to one") from None
 
 
-def require_text(value: Any, name: str, where: str, errors: str = "strict") -> str:
+def require_field_text(value: Any, name: str, where: str, errors: str = "strict") -> str:
     """Returns a value that must be valid text: JSON can hold half a surrogate pair, which no tokenizer accepts.
 
     Args:

@@ -10,7 +10,7 @@ from bertjax.config.task import MultilabelConfig, TaskConfig
 from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import ReadRequest, TextExamples
 from bertjax.finetuning.readers.labels import is_whole
-from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
+from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_field_text
 
 Label = Callable[[TaskConfig, Any, str], Any]
 
@@ -40,7 +40,10 @@ def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples
             if flags:
                 values["task.label_column"].append(dict(zip(flags, row[len(keys) :], strict=True)))
     texts, pairs = (
-        [require_text(value, str(names[key]), where, errors) for value, where in zip(column, locations, strict=True)]
+        [
+            require_field_text(value, str(names[key]), where, errors)
+            for value, where in zip(column, locations, strict=True)
+        ]
         if (column := values.get(f"task.{key}")) is not None
         else None
         for key in ("text_column", "pair_column")
@@ -81,7 +84,7 @@ def class_label(config: TaskConfig, value: Any, where: str) -> str:
         )
     if is_whole(name) and 0 <= int(name) < len(config.labels) and not any(map(is_whole, config.labels)):
         return config.labels[int(name)]
-    return require_text(name, config.label_column or "label", where)
+    return require_field_text(name, config.label_column or "label", where)
 
 
 def score_number(value: Any, where: str) -> float:

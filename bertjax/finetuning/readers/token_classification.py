@@ -12,7 +12,7 @@ from bertjax.config.sources import Source
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError, named
 from bertjax.finetuning.readers.examples import ReadRequest, WordExamples
-from bertjax.finetuning.readers.tables import find_column, read_rows, require_distinct, require_text
+from bertjax.finetuning.readers.tables import find_column, read_rows, require_distinct, require_field_text
 from bertjax.finetuning.readers.text_classification import class_label
 from bertjax.finetuning.tag_schemes import TAG, normalize_tags
 from bertjax.io.jsonl import read_lines
@@ -160,7 +160,7 @@ def _read_records(request: ReadRequest, source: Source, _notes: list[str]) -> It
 
 def _texts(value: Any, name: str, where: str, errors: str) -> list[str]:
     values = _require_list(value, name, where)
-    return [require_text(str(each) if isinstance(each, int) else each, name, where, errors) for each in values]
+    return [require_field_text(str(each) if isinstance(each, int) else each, name, where, errors) for each in values]
 
 
 def _require_list(value: Any, name: str, where: str) -> list[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
-from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, tower_entries, tower_sizes
+from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
 from bertjax.hf.json_keys import JsonKeys, refuse
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps.family import (
@@ -61,20 +61,20 @@ output_past save_step static_position_embeddings
 """
 
 
-def _tower_fields(tower: str) -> Fields:
+def _network_fields(network: str) -> Fields:
     return {
-        f"{tower}_layers": ("num_layers", 12, int),
-        f"{tower}_attention_heads": ("num_heads", 16, int),
-        f"{tower}_ffn_dim": ("intermediate_size", 4096, int),
+        f"{network}_layers": ("num_layers", 12, int),
+        f"{network}_attention_heads": ("num_heads", 16, int),
+        f"{network}_ffn_dim": ("intermediate_size", 4096, int),
     }
 
 
-def parse_towers(values: JsonKeys, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
+def parse_encoder_decoder(values: JsonKeys, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
     """Returns the model of a config.json.
 
     Args:
         values: config.json.
-        shared: keys that are fields of both towers.
+        shared: keys that are fields of encoder and decoder.
         structure: fields that every model of the family has.
         where: the file to name in errors.
     """
@@ -89,19 +89,20 @@ def parse_towers(values: JsonKeys, shared: Fields, structure: Values, where: str
         refuse(values, where, key, allowed, reason)
     common = structure | parse_fields(values, shared, where)
     encoder, decoder = (
-        EncoderConfig(**common | parse_fields(values, _tower_fields(tower), where)) for tower in ("encoder", "decoder")
+        EncoderConfig(**common | parse_fields(values, _network_fields(network), where))
+        for network in ("encoder", "decoder")
     )
     return EncoderDecoderConfig(encoder, as_decoder(decoder, encoder))
 
 
-def _render_towers(config: EncoderDecoderConfig, shared: Fields) -> Values:
-    towers = {"encoder": config.encoder, "decoder": config.decoder}
+def _render_encoder_decoder(config: EncoderDecoderConfig, shared: Fields) -> Values:
+    networks = {"encoder": config.encoder, "decoder": config.decoder}
     return {
         **render_fields(config.encoder, shared),
         **{
             key: value
-            for name, each in towers.items()
-            for key, value in render_fields(each, _tower_fields(name)).items()
+            for name, each in networks.items()
+            for key, value in render_fields(each, _network_fields(name)).items()
         },
         "tie_word_embeddings": True,
     }
@@ -111,36 +112,36 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
     """Returns the names of the parameters."""
     shares = config.sharing == "embeddings"
     table_name = {
-        tower: "model.shared" if shares else f"model.{tower}.embed_tokens" for tower in ("encoder", "decoder")
+        network: "model.shared" if shares else f"model.{network}.embed_tokens" for network in ("encoder", "decoder")
     }
     copies = {"lm_head.weight": f"{table_name['decoder']}.weight"}
     if shares:
-        copies |= {f"model.{tower}.embed_tokens.weight": "model.shared.weight" for tower in table_name}
+        copies |= {f"model.{network}.embed_tokens.weight": "model.shared.weight" for network in table_name}
     return KeyMap(
         entries=(
-            *tower_entries(_entries(config.encoder, "encoder", table_name["encoder"]), "encoder"),
-            *tower_entries(_entries(config.decoder, "decoder", "" if shares else table_name["decoder"]), "decoder"),
+            *network_entries(_entries(config.encoder, "encoder", table_name["encoder"]), "encoder"),
+            *network_entries(_entries(config.decoder, "decoder", "" if shares else table_name["decoder"]), "decoder"),
             Entry("decoder/mlm_head/bias", "final_logits_bias", "v", "row"),
         ),
-        sizes=tower_sizes(config),
+        sizes=joint_axis_sizes(config),
         computed={} if config.encoder.position_embedding == "learned" else _sinusoids(config),
         ties=copies,
     )
 
 
-def _entries(config: EncoderConfig, tower: str, table_name: str) -> tuple[Entry, ...]:
-    param, tensor, embeddings = "encoder/layers/{L}", f"model.{tower}.layers.{{L}}", "encoder/embeddings"
+def _entries(config: EncoderConfig, network: str, table_name: str) -> tuple[Entry, ...]:
+    param, tensor, embeddings = "encoder/layers/{L}", f"model.{network}.layers.{{L}}", "encoder/embeddings"
     has_norm, learned = config.embedding_norm != "none", config.position_embedding == "learned"
     return (
         *(table(f"{embeddings}/word_embeddings", table_name, "V D") if table_name else ()),
-        *(table(f"{embeddings}/position_embeddings", f"model.{tower}.embed_positions", "P D") if learned else ()),
-        *(norm(f"{embeddings}/norm", f"model.{tower}.layernorm_embedding", config) if has_norm else ()),
+        *(table(f"{embeddings}/position_embeddings", f"model.{network}.embed_positions", "P D") if learned else ()),
+        *(norm(f"{embeddings}/norm", f"model.{network}.layernorm_embedding", config) if has_norm else ()),
         *_attention(f"{param}/attention", f"{tensor}.self_attn", config, "D"),
         *(_attention(f"{param}/cross_attention", f"{tensor}.encoder_attn", config, "Q") if config.causal else ()),
         *linear(f"{param}/feed_forward/intermediate", f"{tensor}.fc1", "D F"),
         *linear(f"{param}/feed_forward/output", f"{tensor}.fc2", "F D"),
         *norm(f"{param}/feed_forward/norm", f"{tensor}.final_layer_norm", config),
-        *(norm("encoder/norm", f"model.{tower}.layer_norm", config) if config.norm_placement == "pre" else ()),
+        *(norm("encoder/norm", f"model.{network}.layer_norm", config) if config.norm_placement == "pre" else ()),
     )
 
 
@@ -155,7 +156,7 @@ def _attention(param: str, tensor: str, config: EncoderConfig, source: str) -> t
 
 
 def _parse_marian(values: JsonKeys, where: str) -> EncoderDecoderConfig:
-    config = parse_towers(values, _MARIAN_FIELDS, _MARIAN, where)
+    config = parse_encoder_decoder(values, _MARIAN_FIELDS, _MARIAN, where)
     size = values.get("decoder_vocab_size") or config.encoder.vocab_size
     if values.get("share_encoder_decoder_embeddings", True):
         return config
@@ -168,14 +169,14 @@ def _render_marian(config: EncoderDecoderConfig) -> Values:
         "decoder_vocab_size": config.decoder.vocab_size,
         "share_encoder_decoder_embeddings": config.sharing == "embeddings",
     }
-    return _render_towers(config, _MARIAN_FIELDS) | vocabularies
+    return _render_encoder_decoder(config, _MARIAN_FIELDS) | vocabularies
 
 
 BART = EncoderDecoderFamily(
     name="bart",
     architecture="BartForConditionalGeneration",
-    parse=lambda values, where: parse_towers(values, FIELDS, _BART, where),
-    render=lambda config: _render_towers(config, FIELDS),
+    parse=lambda values, where: parse_encoder_decoder(values, FIELDS, _BART, where),
+    render=lambda config: _render_encoder_decoder(config, FIELDS),
     make_keymap=make_keymap,
     ignored_keys=_INERT,
     objective="infilling",
@@ -192,7 +193,7 @@ MBART = dataclasses.replace(
     BART,
     name="mbart",
     architecture="MBartForConditionalGeneration",
-    parse=lambda values, where: parse_towers(values, FIELDS, _BART | PRE_NORM, where),
+    parse=lambda values, where: parse_encoder_decoder(values, FIELDS, _BART | PRE_NORM, where),
 )
 
 
@@ -200,7 +201,7 @@ def _sinusoids(config: EncoderDecoderConfig) -> Tensors:
     """Returns the position tables; files of Pegasus hold them, those of Marian may."""
     positions = jnp.arange(config.encoder.max_position_embeddings)
     tables = np.asarray(sinusoids(positions, config.encoder.hidden_size), np.float32)
-    return {f"model.{tower}.embed_positions.weight": tables for tower in ("encoder", "decoder")}
+    return {f"model.{network}.embed_positions.weight": tables for network in ("encoder", "decoder")}
 
 
 _PEGASUS_FIELDS = change_defaults(FIELDS, pad_token_id=0)
@@ -208,7 +209,7 @@ PEGASUS = dataclasses.replace(
     BART,
     name="pegasus",
     architecture="PegasusForConditionalGeneration",
-    parse=lambda values, where: parse_towers(values, _PEGASUS_FIELDS, _MARIAN | PRE_NORM, where),
+    parse=lambda values, where: parse_encoder_decoder(values, _PEGASUS_FIELDS, _MARIAN | PRE_NORM, where),
     stores_computed=True,
     objective="",
 )

@@ -99,33 +99,34 @@ class EncoderDecoderFamily:
         return ", ".join(names + ["sharing"] * (config.sharing != other.sharing))
 
 
-def tower_entries(entries: tuple[Entry, ...], tower: str) -> tuple[Entry, ...]:
-    """Returns the entries of one tower as entries of the model: parameters below the tower's name, and letters of axes
-    that are lower-case in the decoder, whose sizes may be others.
+def network_entries(entries: tuple[Entry, ...], network: str) -> tuple[Entry, ...]:
+    """Returns the entries of one network as entries of the model.
+
+    Parameters are below the network's name; letters of axes are lower-case in the decoder, whose sizes may be others.
 
     Args:
         entries: entries of a single network.
-        tower: encoder or decoder.
+        network: encoder or decoder.
     """
 
     def lower(text: str) -> str:
-        return text if tower == "encoder" else re.sub(r"\{(\w)", lambda match: match[0].lower(), text)
+        return text if network == "encoder" else re.sub(r"\{(\w)", lambda match: match[0].lower(), text)
 
     def move(entry: Entry) -> Entry:
-        params = tuple(lower(f"{tower}/{template}") for template in entry.param_templates)
+        params = tuple(lower(f"{network}/{template}") for template in entry.param_templates)
         return dataclasses.replace(
             entry,
             param=params[0] if len(params) == 1 else params,
             tensor=lower(entry.tensor),
-            axes=entry.axes if tower == "encoder" else entry.axes.lower(),
+            axes=entry.axes if network == "encoder" else entry.axes.lower(),
             head="",
         )
 
     return tuple(map(move, entries))
 
 
-def tower_sizes(config: EncoderDecoderConfig) -> dict[str, int]:
-    """Returns the lengths of the letters of axes of both towers; U: buckets of distances; Q: width of the encoder."""
+def joint_axis_sizes(config: EncoderDecoderConfig) -> dict[str, int]:
+    """Returns the lengths of the letters of axes of both networks; U: buckets of distances; Q: width of the encoder."""
 
     def sizes(model: EncoderConfig) -> dict[str, int]:
         return {**axis_sizes(model), "U": model.relative_attention_num_buckets, "Q": config.encoder.hidden_size}

@@ -43,7 +43,7 @@ class EncoderDecoderWeights:
     """An encoder-decoder as read from a folder.
 
     Attributes:
-        config: the towers, at the true vocabulary size.
+        config: the model, at the true vocabulary size.
         params: parameters {"encoder": ..., "decoder": ...}, float32.
         generation: values of generation_config.json: ids of the first and last token, settings of the search.
         tokenizer_files: bytes of the tokenizer's files by name; carried along, not parsed.
@@ -56,12 +56,12 @@ class EncoderDecoderWeights:
 
     def __repr__(self) -> str:
         config = self.config
-        towers = ", ".join(
+        networks = ", ".join(
             f"{name} {each.num_layers} layers of {each.hidden_size}"
             for name, each in (("encoder", config.encoder), ("decoder", config.decoder))
         )
         count = f"{count_params(config):,} parameters"
-        return f"{type(self).__name__}({config.family}: {towers}, shared: {config.sharing}, {count})"
+        return f"{type(self).__name__}({config.family}: {networks}, shared: {config.sharing}, {count})"
 
 
 def read_weights(folder: str | os.PathLike[str]) -> EncoderDecoderWeights:
@@ -139,11 +139,11 @@ def _with_defaults(keymap: KeyMap, tensors: Tensors) -> Tensors:
 def _limitation(config: EncoderDecoderConfig) -> str:
     """Returns why no class of `transformers` holds the model; "" if one does."""
     family = family_of(config)
-    return "its classes are unlike these towers" if family is None else family.limitation(config)
+    return "its classes are unlike these networks" if family is None else family.limitation(config)
 
 
 def _to_tensors(config: EncoderDecoderConfig, params: Params, family: EncoderDecoderFamily | None) -> Tensors:
-    """Returns all tensors of a file; layers that towers share are written twice for classes that do not share them."""
+    """Returns all tensors of a file; shared layers are written twice for classes that do not share them."""
     keymap = (family or native).make_keymap(config)
     tensors = params_to_tensors(keymap, params, float32_config(config.encoder), ())
     tensors |= keymap.computed if family is not None and family.stores_computed else {}
@@ -192,7 +192,7 @@ def _verify(folder: Path, model: EncoderDecoderWeights, tensors: Tensors, family
     leaves = flatten_tree(back.params)
     differing += [path for path, leaf in flatten_tree(model.params).items() if not np.array_equal(leaf, leaves[path])]
     if (back.config.encoder_heads, back.config.sharing) != (config.encoder_heads, config.sharing):
-        differing += ["what the towers share"]
+        differing += ["what encoder and decoder share"]
     if dict(back.tokenizer_files) != dict(model.tokenizer_files):
         differing += ["a file of its tokenizer"]
     if differing:

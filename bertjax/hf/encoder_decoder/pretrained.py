@@ -49,7 +49,7 @@ class PretrainedEncoderDecoder(EncoderDecoderWeights):
         output_hidden_states: bool = False,
         token_type_ids: Any = None,
     ) -> EncoderDecoderOutput:
-        """Runs both towers without dropout, in float32; compiled once per shape.
+        """Runs encoder and decoder without dropout, in float32; compiled once per shape.
 
         Args:
             input_ids: tokens of the source [B, S].
@@ -65,8 +65,8 @@ class PretrainedEncoderDecoder(EncoderDecoderWeights):
         if decoder_input_ids is None:
             raise UserError("decoder_input_ids are missing: an encoder-decoder scores the tokens of a target")
         first, second = (input_ids, attention_mask, token_type_ids), (decoder_input_ids, decoder_attention_mask, None)
-        source = _tower_inputs(self.config, self.config.encoder, first)
-        target = _tower_inputs(self.config, self.config.decoder, second, "decoder_")
+        source = _network_inputs(self.config, self.config.encoder, first)
+        target = _network_inputs(self.config, self.config.decoder, second, "decoder_")
         if len(source["input_ids"]) != len(target["input_ids"]):
             raise UserError(
                 f"input_ids hold {len(source['input_ids'])} sequences, decoder_input_ids {len(target['input_ids'])}"
@@ -99,7 +99,7 @@ class PretrainedEncoderDecoder(EncoderDecoderWeights):
         Raises:
             UserError: a setting or an input is wrong.
         """
-        source = _tower_inputs(self.config, self.config.encoder, (input_ids, attention_mask, token_type_ids))
+        source = _network_inputs(self.config, self.config.encoder, (input_ids, attention_mask, token_type_ids))
         source["attention_mask"] = source.pop("segment_ids")
         return generate_ids(self.params, self.config, source, generation_settings(self.generation, settings), seed)
 
@@ -164,9 +164,9 @@ def from_encoders(
     Raises:
         UserError: the two cannot share what they should.
     """
-    towers = encoder.config, as_decoder(decoder.config, encoder.config)
+    networks = encoder.config, as_decoder(decoder.config, encoder.config)
     pooler = tuple(head for head in encoder.heads if head == "pooler")
-    config = EncoderDecoderConfig(*towers, sharing, pooler, "encoder-decoder", start_token_id)
+    config = EncoderDecoderConfig(*networks, sharing, pooler, "encoder-decoder", start_token_id)
     params = warm_start(config, init_params(config, jax.random.key(seed)), encoder.params, decoder.params)
     return PretrainedEncoderDecoder(config, jax.device_put(params, may_alias=False), {}, encoder.tokenizer_files)
 
@@ -183,17 +183,17 @@ def _forward(
     return EncoderDecoderOutput(logits, *last, encoded.hidden_states, decoded.hidden_states)
 
 
-def _tower_inputs(
-    config: EncoderDecoderConfig, tower: EncoderConfig, arrays: tuple[Any, Any, Any], prefix: str = ""
+def _network_inputs(
+    config: EncoderDecoderConfig, network: EncoderConfig, arrays: tuple[Any, Any, Any], prefix: str = ""
 ) -> Inputs:
-    """Returns the checked inputs of a tower; positions count padding where those of the family do."""
-    limit, shape, positions = max_input_length(tower), np.shape(arrays[0]), None
+    """Returns the checked inputs of a network; positions count padding where those of the family do."""
+    limit, shape, positions = max_input_length(network), np.shape(arrays[0]), None
     if len(shape) == 2 and limit is not None and shape[1] > limit:
         raise UserError(f"{prefix}input_ids have {shape[1]} tokens; the model has {limit} positions")
     family = family_of(config)
     if len(shape) == 2 and (family is None or family.counts_padding):
-        positions = np.broadcast_to(np.arange(shape[1]) + tower.position_offset, shape)
+        positions = np.broadcast_to(np.arange(shape[1]) + network.position_offset, shape)
     try:
-        return check_inputs(tower, (), *arrays, positions)
+        return check_inputs(network, (), *arrays, positions)
     except UserError as error:
         raise UserError(f"{prefix}{error}") from None

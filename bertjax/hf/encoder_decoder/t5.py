@@ -13,7 +13,7 @@ from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
-from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, tower_entries, tower_sizes
+from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
 from bertjax.hf.json_keys import JsonKeys, refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.family import (
@@ -86,21 +86,21 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
     """Returns the names of the parameters; the bias of distances is in the first layer."""
     output = () if config.decoder.tie_word_embeddings else (Entry("mlm_head/table", "lm_head.weight", "V D"),)
     word_table = table("encoder/embeddings/word_embeddings", "shared", "V D")
-    copies = {f"{tower}.embed_tokens.weight": "shared.weight" for tower in ("encoder", "decoder")}
+    copies = {f"{network}.embed_tokens.weight": "shared.weight" for network in ("encoder", "decoder")}
     return KeyMap(
         entries=(
-            *tower_entries((*word_table, *_entries(config.encoder, "encoder")), "encoder"),
-            *tower_entries((*_entries(config.decoder, "decoder"), *output), "decoder"),
+            *network_entries((*word_table, *_entries(config.encoder, "encoder")), "encoder"),
+            *network_entries((*_entries(config.decoder, "decoder"), *output), "decoder"),
         ),
-        sizes=tower_sizes(config),
+        sizes=joint_axis_sizes(config),
         ignored=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
         ties=copies | ({"lm_head.weight": "shared.weight"} if config.decoder.tie_word_embeddings else {}),
     )
 
 
-def _entries(config: EncoderConfig, tower: str) -> tuple[Entry, ...]:
-    param, block = "encoder/layers/{L}", f"{tower}.block.{{L}}.layer"
-    first = f"{tower}.block.0.layer.0.SelfAttention.relative_attention_bias"
+def _entries(config: EncoderConfig, network: str) -> tuple[Entry, ...]:
+    param, block = "encoder/layers/{L}", f"{network}.block.{{L}}.layer"
+    first = f"{network}.block.0.layer.0.SelfAttention.relative_attention_bias"
     last = 2 if config.causal else 1
     dense, names = f"{block}.{last}.DenseReluDense", {"gate": "wi_0", "intermediate": "wi_1"}
     names = names if config.feed_forward == "glu" else {"intermediate": "wi"}
@@ -119,7 +119,7 @@ def _entries(config: EncoderConfig, tower: str) -> tuple[Entry, ...]:
         ),
         *linear(f"{param}/feed_forward/output", f"{dense}.wo", "F D", bias=False),
         *norm(f"{param}/feed_forward/norm", f"{block}.{last}.layer_norm", config),
-        *norm("encoder/norm", f"{tower}.final_layer_norm", config),
+        *norm("encoder/norm", f"{network}.final_layer_norm", config),
     )
 
 

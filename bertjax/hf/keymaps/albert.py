@@ -95,7 +95,7 @@ FAMILY = Family(
     fields=_FIELDS,
     structure={"initializer": "normal"},
     constants={"tie_word_embeddings": True},
-    refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
+    unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
     # Of Google's files; nothing reads them.
     ignored_keys="down_scale_factor gap_size net_structure_type num_memory_blocks",
     prefix="albert.",

@@ -55,7 +55,7 @@ FAMILY = Family(
     fields=names.BERT_FIELDS,
     structure={"initializer": "normal"},
     constants=names.BERT_CONSTANTS,
-    refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
+    unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
     # Of the multilingual files; nothing reads them.
     ignored_keys="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
     "pooler_type",

@@ -73,7 +73,7 @@ def _convolution_entries(config: EncoderConfig) -> tuple[Entry, ...]:
     )
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     rest = deberta.parse_shared(values, fields, where) | parse_fields(values, _CONVOLUTION, where)
     head_size = fields["hidden_size"] // max(1, fields["num_heads"])
     refuse(values, where, "attention_head_size", (head_size,), "heads share the hidden size")
@@ -85,7 +85,7 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
     return {**rest, "position_buckets": buckets, "norm_relative_embeddings": normed}
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     convolution = {"conv_kernel_size": config.conv_kernel_size, "conv_act": config.conv_act, "conv_groups": 1}
     return {
         **deberta.render_shared(config, architecture),
@@ -105,11 +105,11 @@ FAMILY = Family(
     fields=_FIELDS,
     structure=deberta.STRUCTURE,
     constants=deberta.CONSTANTS,
-    refused=(*ENCODER_ONLY, ("conv_groups", (1, None), "the convolution has one group")),
+    unsupported=(*ENCODER_ONLY, ("conv_groups", (1, None), "the convolution has one group")),
     training_only=deberta.TRAINING_ONLY,
     ignored_keys=deberta.IGNORED_KEYS,
-    extra_fields=_parse_rest,
-    extra_keys=_render_rest,
+    extra_fields=_extra_fields,
+    extra_keys=_extra_keys,
     prefix="deberta.",
     sidecar_paths=deberta.SIDECAR_PATHS,
 )

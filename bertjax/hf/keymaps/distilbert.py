@@ -77,7 +77,7 @@ def _layer_entries(config: EncoderConfig) -> tuple[Entry, ...]:
     )
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     key = _head_dropout_key((values.get("architectures") or [""])[0])
     rate = None if key is None else parse_fields(values, {key: ("rate", _HEAD_DROPOUT[key], float)}, where)["rate"]
     return {"mlm_act": fields["hidden_act"], "classifier_dropout": rate}
@@ -90,7 +90,7 @@ def _head_dropout_key(architecture: str) -> str | None:
     return "qa_dropout" if architecture == "DistilBertForQuestionAnswering" else "seq_classif_dropout"
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     key = _head_dropout_key(architecture)
     return {**_HEAD_DROPOUT, **({key: config.rate("classifier_dropout")} if key else {})}
 
@@ -115,10 +115,10 @@ FAMILY = Family(
         "initializer": "normal",
     },
     constants={"sinusoidal_pos_embds": False, "tie_word_embeddings": True},
-    refused=ENCODER_ONLY,
+    unsupported=ENCODER_ONLY,
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
     ignored_keys="sinusoidal_pos_embds tie_weights_ qa_dropout seq_classif_dropout",
-    extra_fields=_parse_rest,
-    extra_keys=_render_rest,
+    extra_fields=_extra_fields,
+    extra_keys=_extra_keys,
     prefix="distilbert.",
 )

@@ -61,7 +61,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """Equal widths have no projection between them."""
     return {"embedding_size": None} if fields["embedding_size"] == fields["hidden_size"] else {}
 
@@ -86,9 +86,9 @@ FAMILY = Family(
         "initializer": "normal",
     },
     constants={**names.BERT_CONSTANTS, **_SUMMARY},
-    refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
+    unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
     ignored_keys=f"summary_first_dropout summary_proj_to_labels {' '.join(_SUMMARY)}",
-    extra_fields=_parse_rest,
+    extra_fields=_extra_fields,
     extra_keys=lambda config, architecture: {"embedding_size": config.embedding_dim},
     prefix="electra.",
 )

@@ -82,7 +82,7 @@ class Family:
         fields: keys of config.json that are fields of `EncoderConfig`.
         structure: fields of `EncoderConfig` that every model of the family has.
         constants: keys of config.json that every export gets.
-        refused: values that would change what is computed and are not supported.
+        unsupported: values that would change what is computed and are not supported.
         training_only: values that would change training alone and are not supported: a warning names them.
         aliases: other names of keys, as in `attribute_map` of the family's config class; they count before the keys.
         ignored_keys: further keys that change nothing, separated by spaces; others are named in a warning.
@@ -102,7 +102,7 @@ class Family:
     fields: Fields
     structure: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    refused: Refusals = ()
+    unsupported: Refusals = ()
     training_only: Refusals = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored_keys: str = ""
@@ -164,7 +164,7 @@ class Family:
         """
         values = JsonKeys(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
         labels = parse_labels(values, where)
-        for key, allowed, reason in (*_REFUSED, *self.refused):
+        for key, allowed, reason in (*_REFUSED, *self.unsupported):
             refuse(values, where, key, allowed, reason)
         has_scores = "mlm" in self.architectures.get(_first_architecture(values), ())
         if has_scores and "tie_word_embeddings" not in {**self.fields, **self.structure}:

@@ -67,7 +67,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     inner = values.get("n_inner")
     if inner is not None and type(inner) is not int:
         raise UserError(f"{where}: n_inner must be a whole number or null, not {inner!r}")
@@ -82,7 +82,7 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
     }
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     """`n_inner` is null where it is four times the width, as published."""
     inner = None if config.intermediate_size == 4 * config.hidden_size else config.intermediate_size
     classifies = architecture == "GPT2ForTokenClassification"
@@ -121,7 +121,7 @@ FAMILY = Family(
         "tie_word_embeddings": True,
         "use_cache": True,
     },
-    refused=(
+    unsupported=(
         ("scale_attn_weights", (True, None), "scores are always divided by the square root of the head size"),
         ("scale_attn_by_inverse_layer_idx", (False, None), "every layer scales its scores alike"),
         ("is_causal", (True,), "every token sees the tokens before it and no others"),
@@ -136,8 +136,8 @@ FAMILY = Family(
     # Scores in float32 differ in no digit; `n_ctx` repeats `n_positions`; summaries belong to GPT2DoubleHeadsModel.
     ignored_keys="n_ctx predict_special_tokens reorder_and_upcast_attn summary_activation summary_first_dropout "
     "summary_proj_to_labels summary_type summary_use_proj",
-    extra_fields=_parse_rest,
-    extra_keys=_render_rest,
+    extra_fields=_extra_fields,
+    extra_keys=_extra_keys,
     prefix="transformer.",
     last_token_classes={"GPT2ForSequenceClassification": unbiased_scores},
 )

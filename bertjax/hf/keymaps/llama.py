@@ -94,7 +94,7 @@ def _head_entries(config: EncoderConfig) -> list[Entry]:
     return [*entries, *linear("token_head/output", scores, "D C", head="token_classification")]
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     return {**_parse_shared(values, fields, where), **parse_fields(values, {**_CAUSAL, **_HEAD_DROPOUT}, where)}
 
 
@@ -110,7 +110,7 @@ def _parse_shared(values: dict[str, Any], fields: dict[str, Any], where: str) ->
 
 
 def _parse_llama(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-    return {**_parse_rest(values, fields, where), **_parse_biases(values, fields, where)}
+    return {**_extra_fields(values, fields, where), **_parse_biases(values, fields, where)}
 
 
 def _parse_eurobert(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _parse_theta(values: dict[str, Any], where: str) -> dict[str, Any]:
     return theta
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     """Writes the theta for versions 4 and 5 of transformers."""
     theta = config.global_rope_theta
     dropout = {"classifier_dropout": config.rate("classifier_dropout")}
@@ -162,7 +162,7 @@ def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 
 def _render_llama(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     biases = {"attention_bias": config.attention_bias == "all", "mlp_bias": config.feed_forward_bias}
-    return _render_rest(config, architecture) | biases
+    return _extra_keys(config, architecture) | biases
 
 
 def _render_eurobert(config: EncoderConfig, architecture: str) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _render_eurobert(config: EncoderConfig, architecture: str) -> dict[str, Any]
 
 def _parse_mistral(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     refuse({"sliding_window": 4096} | values, where, *_GLOBAL)
-    return _parse_rest(values, fields, where)
+    return _extra_fields(values, fields, where)
 
 
 def _parse_qwen(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _parse_qwen(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
     if types is not None and types != ["full_attention"] * fields["num_layers"]:
         raise UserError(f"{where}: layer_types = {types!r} is not supported: every layer is global")
     refuse(values if values.get("head_dim", 0) is None else {}, where, "head_dim", (), "a number is needed")
-    return _parse_rest(values, fields, where)
+    return _extra_fields(values, fields, where)
 
 
 def _parse_qwen3(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -221,7 +221,7 @@ _LLAMA = Family(
     fields=_FIELDS,
     structure=_STRUCTURE,
     constants=_CONSTANTS,
-    refused=(*ENCODER_ONLY, _GLOBAL),
+    unsupported=(*ENCODER_ONLY, _GLOBAL),
     ignored_keys="mask_token_id max_window_layers pretraining_tp rope_theta sliding_window use_sliding_window",
     extra_fields=_parse_llama,
     extra_keys=_render_llama,
@@ -234,7 +234,11 @@ def _relative(name: str, classes: str, **changes: Any) -> Family:
     """Returns a family with Llama's names."""
     architectures = {each.replace("Llama", classes): heads for each, heads in _LLAMA.architectures.items()}
     scored = {each.replace("Llama", classes): entries for each, entries in _LLAMA.last_token_classes.items()}
-    defaults: dict[str, Any] = {"extra_fields": _parse_rest, "extra_keys": _render_rest, "architectures": architectures}
+    defaults: dict[str, Any] = {
+        "extra_fields": _extra_fields,
+        "extra_keys": _extra_keys,
+        "architectures": architectures,
+    }
     defaults["last_token_classes"] = scored
     return dataclasses.replace(_LLAMA, name=name, model_type=name, **(defaults | changes))
 
@@ -254,7 +258,7 @@ _FAMILIES = (
         "Qwen2",
         fields=_QWEN_FIELDS,
         structure=_STRUCTURE | {"attention_bias": "query_key_value"},
-        refused=(*ENCODER_ONLY, *_SLIDING),
+        unsupported=(*ENCODER_ONLY, *_SLIDING),
         extra_fields=_parse_qwen,
     ),
     _relative(
@@ -262,10 +266,10 @@ _FAMILIES = (
         "Qwen3",
         fields=change_defaults(_QWEN_FIELDS, head_dim=128),
         structure=_STRUCTURE | {"qk_norm": True},
-        refused=(*ENCODER_ONLY, *_SLIDING),
+        unsupported=(*ENCODER_ONLY, *_SLIDING),
         extra_fields=_parse_qwen3,
         extra_keys=lambda config, architecture: {
-            **_render_rest(config, architecture),
+            **_extra_keys(config, architecture),
             "attention_bias": config.attention_bias == "all",
         },
     ),
@@ -291,7 +295,7 @@ _FAMILIES = (
             pad_token_id=128001,
         ),
         structure=_STRUCTURE | {"classifier_dense": "own", "classifier_act": "gelu", "classifier_dropout": 0.0},
-        refused=(*ENCODER_ONLY, _GLOBAL, ("classifier_pooling", tuple(_POOLING), "known are bos, mean and late")),
+        unsupported=(*ENCODER_ONLY, _GLOBAL, ("classifier_pooling", tuple(_POOLING), "known are bos, mean and late")),
         extra_fields=_parse_eurobert,
         extra_keys=_render_eurobert,
     ),

@@ -103,7 +103,7 @@ def _heads(config: EncoderConfig) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     biased = parse_fields(values, {"attention_bias": ("bias", False, bool)}, where)["bias"]
     head_size = fields["hidden_size"] // max(1, fields["num_heads"])
     refuse(values, where, "head_dim", (head_size, 0, None), "heads share the hidden size")
@@ -178,7 +178,7 @@ def _parse_theta(values: dict[str, Any], layer_type: str, where: str) -> float:
     return theta
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     """`attention_dropout` also applies to the output there: another rate for it is not exported."""
     has_classifier = architecture not in ("ModernBertForMaskedLM", "ModernBertModel")
     classifier_pooling = {ours: theirs for theirs, ours in _POOLING.items()}
@@ -225,7 +225,7 @@ FAMILY = Family(
         "tie_word_embeddings": True,
         **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
     },
-    refused=(
+    unsupported=(
         *ENCODER_ONLY,
         ("rope_scaling", (None,), "rotations are not rescaled"),
         ("classifier_pooling", tuple(_POOLING), "known are cls and mean"),
@@ -234,7 +234,7 @@ FAMILY = Family(
     # `layer_norm_eps` and `position_embedding_type` are in the published files, but no code reads them.
     ignored_keys="deterministic_flash_attn global_rope_theta layer_norm_eps local_rope_theta position_embedding_type "
     "reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction",
-    extra_fields=_parse_rest,
-    extra_keys=_render_rest,
+    extra_fields=_extra_fields,
+    extra_keys=_extra_keys,
     prefix="model.",
 )

@@ -41,7 +41,7 @@ def _classifier_entries(config: EncoderConfig) -> tuple[Entry, ...]:
     return tuple(entry for entry in entries if config.head_dense_bias or entry.tensor != "classifier.bias")
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     parsed = modernbert.FAMILY.extra_fields(values, fields, where)
     refuse(values if values.get("pad_token_id", 0) is None else {}, where, "pad_token_id", (), "a number is needed")
     parsed |= parse_fields(values, {"is_causal": ("causal", True, bool)}, where)
@@ -52,7 +52,7 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
     return parsed | {"pooling": "last" if parsed["causal"] else "mean"}
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     rendered = modernbert.FAMILY.extra_keys(dataclasses.replace(config, pooling="first"), architecture)
     if config.causal and config.local_attention:
         rendered["local_attention"] = config.local_attention // 2 * 2 + 2
@@ -68,6 +68,6 @@ FAMILY = dataclasses.replace(
     architectures={"ModernBertDecoderForCausalLM": ("mlm",), "ModernBertDecoderModel": ()},
     constants={"tie_word_embeddings": True, "eos_token_id": None},  # its other ids cannot be null
     last_token_classes={"ModernBertDecoderForSequenceClassification": _classifier_entries},
-    extra_fields=_parse_rest,
-    extra_keys=_render_rest,
+    extra_fields=_extra_fields,
+    extra_keys=_extra_keys,
 )

@@ -59,8 +59,8 @@ FAMILY = dataclasses.replace(
         "relative_attention_max_distance": 128,
     },
     constants={"tie_word_embeddings": True},
-    refused=(
-        *roberta.FAMILY.refused,
+    unsupported=(
+        *roberta.FAMILY.unsupported,
         ("pad_token_id", (1,), "positions begin after row 1"),
         ("relative_attention_num_buckets", (32,), "distances have 32 buckets"),
     ),

@@ -69,14 +69,14 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     width = parse_fields(values, _WIDTH, where)["intermediate_size"]
     head_size = fields["hidden_size"] // max(1, fields["num_heads"])
     refuse(values, where, "dim_head", (head_size,), "heads share the hidden size")
     return {"intermediate_size": (2 * width // 3 + 7) // 8 * 8}
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {"intermediate_size": config.intermediate_size * 3 // 2, "dim_head": config.head_dim}
 
 
@@ -114,11 +114,11 @@ FAMILY = Family(
         "tie_word_embeddings": False,
         "auto_map": {auto: f"chandar-lab/NeoBERT--model.{name}" for auto, name in _CLASSES.items()},
     },
-    refused=ENCODER_ONLY,
+    unsupported=ENCODER_ONLY,
     # Ranges of uniform initial weights, and arguments of the authors' training script.
     ignored_keys="auto_map classifier_init_range decoder_init_range embedding_init_range encoder_init_range kwargs "
     "pretrained_model_name_or_path trust_remote_code",
-    extra_fields=_parse_rest,
-    extra_keys=_render_rest,
+    extra_fields=_extra_fields,
+    extra_keys=_extra_keys,
     prefix="model.",
 )

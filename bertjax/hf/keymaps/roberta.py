@@ -61,7 +61,7 @@ def tied_names(prefix: str) -> dict[str, str]:
     }
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """Separates the rows before the first position from the positions."""
     if values.get("pad_token_id", 1) is None:
         raise UserError(f"{where}: pad_token_id = null is not supported: positions begin after it")
@@ -74,7 +74,7 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
     return {"max_position_embeddings": rows - offset, "position_offset": offset}
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {"max_position_embeddings": config.position_offset + config.max_position_embeddings}
 
 
@@ -97,8 +97,8 @@ FAMILY = Family(
         "initializer": "normal",
     },
     constants=names.BERT_CONSTANTS,
-    refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
-    extra_fields=_parse_rest,
-    extra_keys=_render_rest,
+    unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
+    extra_fields=_extra_fields,
+    extra_keys=_extra_keys,
     prefix="roberta.",
 )

@@ -150,7 +150,7 @@ def _gte_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str, theta: float) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str, theta: float) -> dict[str, Any]:
     """Returns base and head size, with `theta` as the base of the config class."""
     size = parse_fields(values, {"head_dim": ("size", None, int)}, where)["size"]
     shared = size is None or size * fields["num_heads"] == fields["hidden_size"]
@@ -158,18 +158,18 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str, thet
 
 
 def _parse_with_types(values: dict[str, Any], fields: dict[str, Any], where: str, theta: float) -> dict[str, Any]:
-    """Returns what `_parse_rest` does, for classes that always look up token types."""
+    """Returns what `_extra_fields` does, for classes that always look up token types."""
     if fields["type_vocab_size"] == 0:
         raise UserError(f"{where}: type_vocab_size must be at least 1, for classes that look up token types")
-    return _parse_rest(values, fields, where, theta)
+    return _extra_fields(values, fields, where, theta)
 
 
 def _parse_gte(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """The one dropout rate applies inside the feed-forward block as well."""
-    return {**_parse_rest(values, fields, where, 160_000.0), "activation_dropout": fields["hidden_dropout"]}
+    return {**_extra_fields(values, fields, where, 160_000.0), "activation_dropout": fields["hidden_dropout"]}
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": config.global_rope_theta}}
     return rope if config.head_size is None else {**rope, "head_dim": config.head_size}
 
@@ -207,7 +207,7 @@ _FAMILIES = (
         ),
         structure={**_ROTARY, "attention_bias": "none", "feed_forward": "glu", "feed_forward_bias": False},
         constants={"tie_word_embeddings": True},
-        refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled"), *_OF_THE_AUTHORS),
+        unsupported=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled"), *_OF_THE_AUTHORS),
         aliases={
             "n_embd": "hidden_size",
             "n_layer": "num_hidden_layers",
@@ -224,7 +224,7 @@ _FAMILIES = (
         "scale_attn_weights summary_activation summary_first_dropout summary_proj_to_labels summary_type "
         "summary_use_proj use_flash_attn use_xentropy",
         extra_fields=functools.partial(_parse_with_types, theta=1_000.0),
-        extra_keys=_render_rest,
+        extra_keys=_extra_keys,
         old_classes={"NomicBertForPreTraining": "NomicBertForMaskedLM"},
         prefix="nomic_bert.",
     ),
@@ -249,9 +249,9 @@ _FAMILIES = (
         ),
         structure={**_ROTARY, **roberta.FAMILY.structure},
         constants={"tie_word_embeddings": True, "use_cache": True},
-        refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
+        unsupported=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
         extra_fields=functools.partial(_parse_with_types, theta=20_000.0),
-        extra_keys=_render_rest,
+        extra_keys=_extra_keys,
         prefix="roberta.",
     ),
     Family(
@@ -274,9 +274,9 @@ _FAMILIES = (
         ),
         structure={**_ROTARY, "feed_forward": "glu", "feed_forward_inner_bias": False, "mlm_act": "gelu"},
         constants={"tie_word_embeddings": True},
-        refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
+        unsupported=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
         extra_fields=_parse_gte,
-        extra_keys=_render_rest,
+        extra_keys=_extra_keys,
         prefix="gte.",
     ),
 )

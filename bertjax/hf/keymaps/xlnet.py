@@ -73,7 +73,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     head_size, rate = values.get("d_head"), fields["hidden_dropout"]
     if head_size is not None and head_size * fields["num_heads"] != fields["hidden_size"]:
         raise UserError(f"{where}: d_head = {head_size!r} is not supported: it must be d_model / n_head")
@@ -96,7 +96,7 @@ def _parse_length(values: dict[str, Any], where: str, key: str, default: int | N
     return value or None
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {
         "attn_type": "uni" if config.causal else "bi",
         "mem_len": config.mem_len,
@@ -134,7 +134,7 @@ FAMILY = Family(
         "summary_use_proj": True,
         "tie_word_embeddings": True,
     },
-    refused=(
+    unsupported=(
         ("same_length", (False, None), "every token attends as far back as there is text"),
         ("attn_type", ("bi", "uni"), "known are bi and uni"),
         ("summary_type", ("last",), "the last token represents a text"),
@@ -152,7 +152,7 @@ FAMILY = Family(
     },
     # The memory is an argument here; the sizes of the beam belong to XLNetForQuestionAnswering.
     ignored_keys="end_n_top start_n_top untie_r use_mems_eval use_mems_train",
-    extra_fields=_parse_rest,
-    extra_keys=_render_rest,
+    extra_fields=_extra_fields,
+    extra_keys=_extra_keys,
     prefix="transformer.",
 )

@@ -132,7 +132,7 @@ class BertjaxEncoderDecoderConfig(PretrainedConfig):
     """An encoder and a decoder.
 
     Attributes:
-        encoder, decoder: the towers; `cross_attention_hidden_size` of the decoder is the width of the encoder.
+        encoder, decoder: the two networks; `cross_attention_hidden_size` of the decoder is the width of the encoder.
         sharing: parameters of the encoder that the decoder uses: embeddings (the word table), all or none.
         pad_token_id, decoder_start_token_id: ids of targets.
     """
@@ -150,8 +150,8 @@ class BertjaxEncoderDecoderConfig(PretrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name, kind in self.sub_configs.items():
-            if not isinstance(tower := getattr(self, name), kind):
-                setattr(self, name, kind(**(tower or {})))
+            if not isinstance(network := getattr(self, name), kind):
+                setattr(self, name, kind(**(network or {})))
         super().__post_init__(**kwargs)
 
     @property

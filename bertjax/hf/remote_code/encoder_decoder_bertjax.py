@@ -47,8 +47,8 @@ class BertjaxForConditionalGeneration(BertjaxPreTrainedModel, GenerationMixin):
     def tied_names(self) -> dict[str, str]:
         """Returns the names of parameters that are others: name -> name of the other."""
         encoder, decoder = (
-            {name: tensor.shape for name, tensor in tower.state_dict().items()}
-            for tower in (self.encoder, self.decoder)
+            {name: tensor.shape for name, tensor in network.state_dict().items()}
+            for network in (self.encoder, self.decoder)
         )
         shared = {"none": [], "embeddings": [WORD_TABLE], "all": list(decoder)}[self.config.sharing]
         equal = [name for name in shared if encoder.get(name) == decoder[name]]
@@ -101,7 +101,7 @@ class BertjaxForConditionalGeneration(BertjaxPreTrainedModel, GenerationMixin):
             encoder_outputs: outputs of an earlier call, instead of `input_ids`.
             inputs_embeds: word embeddings instead of `input_ids` [B, S, E].
             labels: ids of the targets [B, T], -100 where there is no loss.
-            output_attentions, output_hidden_states: as in `BertjaxModel.forward`, of both towers.
+            output_attentions, output_hidden_states: as in `BertjaxModel.forward`, of encoder and decoder.
         """
         options = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         if encoder_outputs is None:

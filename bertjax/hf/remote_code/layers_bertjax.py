@@ -232,7 +232,7 @@ class BertjaxAttention(nn.Module):
         return query, None
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """[..., S, heads * H] -> [..., heads, S, H]"""
+        """Splits the last axis: [..., S, heads * H] -> [..., heads, S, H]."""
         return x.unflatten(-1, (-1, self.config.head_dim)).transpose(-2, -3)
 
     def copy_heads(self, x: Tensor) -> Tensor:

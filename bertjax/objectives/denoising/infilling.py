@@ -73,7 +73,7 @@ class Infilling(EncoderDecoderObjective, group="objective.infilling"):
     @property
     def flops_terms(self) -> tuple[FlopsTerm, ...]:
         source = 1.0 - self.mask_rate + self.mask_rate / max(self.mean_span, 1.0)
-        return (FlopsTerm(self.towers.encoder, 0.0, source), FlopsTerm(self.towers.decoder, 1.0))
+        return (FlopsTerm(self.seq2seq_model.encoder, 0.0, source), FlopsTerm(self.seq2seq_model.decoder, 1.0))
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Permutes sentences, masks spans and adds the original text as target."""

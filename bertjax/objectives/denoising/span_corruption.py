@@ -63,11 +63,11 @@ class SpanCorruption(EncoderDecoderObjective, group="objective.span_corruption")
         return cfg.objective.span_corruption.num_sentinels
 
     def check(self) -> None:
-        most = int(self.spans(np.arange(self.seq_len + 1))[1].max())
-        if most > self.num_sentinels:
+        maximum = int(self.spans(np.arange(self.seq_len + 1))[1].max())
+        if maximum > self.num_sentinels:
             raise UserError(
                 f"objective.span_corruption.num_sentinels={self.num_sentinels} is too small: a sequence of "
-                f"data.seq_len={self.seq_len} tokens has up to {most} dropped spans"
+                f"data.seq_len={self.seq_len} tokens has up to {maximum} dropped spans"
             )
 
     def spans(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +82,7 @@ class SpanCorruption(EncoderDecoderObjective, group="objective.span_corruption")
         spans = np.maximum(np.round(noise.astype(exact) / exact(self.mean_span)).astype(np.int64), 1)
         return noise, np.where(noise > 0, np.minimum(spans, lengths - noise), 0)
 
-    def tower_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
+    def network_lengths(self, seq_len: int, max_examples: int) -> dict[str, int]:
         """Returns the most tokens that remain, and that targets have; exact for one example per sequence."""
         lengths = np.arange(max(seq_len - _SPECIALS, 1) + 1)
         noise, spans = self.spans(lengths)
@@ -99,20 +99,21 @@ class SpanCorruption(EncoderDecoderObjective, group="objective.span_corruption")
     def summary(self) -> str:
         return f"{self.title} ({self.noise_density:.0%} of the tokens, spans of {self.mean_span:g})"
 
-    def build_towers(self, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> SpanCorruption:
+    def with_model(self, model: EncoderDecoderConfig, vocabulary: Vocabulary) -> SpanCorruption:
         """Returns the objective of a model; raises `UserError` if the tokenizer has too few sentinels."""
         if len(vocabulary.sentinel_ids) < self.num_sentinels:
             raise UserError(
                 f"the tokenizer has {len(vocabulary.sentinel_ids)} sentinels <extra_id_0>, ..., but "
                 f"objective.span_corruption.num_sentinels={self.num_sentinels}"
             )
-        return super().build_towers(model, vocabulary)
+        return super().with_model(model, vocabulary)
 
     @property
     def flops_terms(self) -> tuple[FlopsTerm, ...]:
-        lengths = self.tower_lengths(self.seq_len, 1)
+        lengths = self.network_lengths(self.seq_len, 1)
         source, target = (lengths[name] / self.seq_len for name in ("model", "decoder"))
-        return (FlopsTerm(self.towers.encoder, 0.0, source), FlopsTerm(self.towers.decoder, target, target))
+        model = self.seq2seq_model
+        return (FlopsTerm(model.encoder, 0.0, source), FlopsTerm(model.decoder, target, target))
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Replaces spans by sentinels and adds the target; sequences become as short as their longest can be."""
@@ -120,7 +121,7 @@ class SpanCorruption(EncoderDecoderObjective, group="objective.span_corruption")
         tokens = locate_tokens(batch, keys, vocabulary, allow_mask_special=False, allow_mask_unk=True)
         noise = random_spans(self, tokens, vocabulary)
         starts = noise & ~jnp.pad(noise[:, :-1], ((0, 0), (1, 0)))
-        sizes = self.tower_lengths(batch["input_ids"].shape[1], keys.shape[1])
+        sizes = self.network_lengths(batch["input_ids"].shape[1], keys.shape[1])
         number = count_in_example(starts, tokens.segments) - 1
         sentinels = jnp.asarray(np.asarray(vocabulary.sentinel_ids, np.int32))[jnp.maximum(number, 0)]
         keep = ~noise | starts

@@ -52,7 +52,7 @@ class Tsdae(EncoderDecoderObjective, group="objective.tsdae"):
     @property
     def flops_terms(self) -> tuple[FlopsTerm, ...]:
         remaining = 1.0 - self.deletion_rate
-        return (FlopsTerm(self.towers.encoder, 0.0, remaining), FlopsTerm(self.towers.decoder, 1.0))
+        return (FlopsTerm(self.seq2seq_model.encoder, 0.0, remaining), FlopsTerm(self.seq2seq_model.decoder, 1.0))
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Deletes words and adds the target: the text after its first token, which the start token stands for."""

@@ -33,17 +33,17 @@ def max_sequence_predictions(config: Masking, seq_len: int, num_examples: int) -
         seq_len: tokens of a sequence.
         num_examples: E, the most examples in a sequence.
     """
-    most = min(config.predictions_limit * num_examples, seq_len)
+    maximum = min(config.predictions_limit * num_examples, seq_len)
     if num_examples == 1:
-        return most
+        return maximum
     rate = max(config.mask_rate, config.last_rate)
     is_rounded = config.mask_rounding == "round" and config.mask_unit != "ngram_window"
     if is_rounded and rate == config.mask_rate == config.last_rate:
         lengths = np.arange(_MIN_EXAMPLE, seq_len + 1)
         gain = float((_rounded(config, rate, lengths) - rate * lengths).max())
-        return min(most, math.floor(rate * seq_len + num_examples * max(gain, 0.0) + 1e-6))
+        return min(maximum, math.floor(rate * seq_len + num_examples * max(gain, 0.0) + 1e-6))
     alone = default_max_predictions(config.mask_unit, config.mask_rounding, rate, seq_len)
-    return min(most, alone if config.mask_rounding == "bernoulli" else alone + num_examples)
+    return min(maximum, alone if config.mask_rounding == "bernoulli" else alone + num_examples)
 
 
 def example_num_predictions(
@@ -82,6 +82,6 @@ def _rounded(config: Masking, rate: float | Array, lengths: np.ndarray | Array) 
 
 
 def _ceiled(config: Masking, rate: float | Array, lengths: np.ndarray | Array) -> np.ndarray | Array:
-    """facebookresearch/SpanBERT:pretraining/fairseq/data/masking.py"""
+    """Rounds up, as facebookresearch/SpanBERT:pretraining/fairseq/data/masking.py."""
     np_ = np if isinstance(lengths, np.ndarray) else jnp
     return np_.minimum(np_.ceil(rate * lengths), config.predictions_limit)

@@ -1,0 +1,1 @@
+"""Permuted language modeling (XLNet)."""

@@ -133,10 +133,10 @@ class PlmSettings(PairObjective, group="objective.plm"):
         return " and ".join(filter(None, [self.title, self.sentence_objective]))
 
     def check_model(self, model: EncoderConfig) -> None:
-        for reason in self._refusals(model):
+        for reason in self._invalid_values(model):
             raise UserError(f"objective.name=plm: {reason}")
 
-    def _refusals(self, model: EncoderConfig) -> Iterator[str]:
+    def _invalid_values(self, model: EncoderConfig) -> Iterator[str]:
         if model.attention_position != "relative":
             yield (
                 "model.attention_position must be relative, so that a target knows its position but not its token; "

@@ -1,0 +1,1 @@
+"""Replaced token detection (ELECTRA): a generator and a discriminator."""

@@ -32,7 +32,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {"input_embedding_size": config.embedding_dim, "output_embedding_size": config.embedding_dim}
 
 
@@ -62,9 +62,9 @@ FAMILY = Family(
     },
     structure={"initializer": "normal"},
     constants={"tie_word_embeddings": False, "is_decoder": False, "add_cross_attention": False, "use_cache": True},
-    refused=ENCODER_ONLY,
+    unsupported=ENCODER_ONLY,
     ignored_keys="output_embedding_size",
     old_classes={"RemBertForMaskedLM": "RemBertModel"},  # without its head
-    extra_keys=_render_rest,
+    extra_keys=_extra_keys,
     prefix="rembert.",
 )

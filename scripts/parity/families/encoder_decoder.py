@@ -6,7 +6,7 @@ from typing import Any
 
 from parity.cases import Case
 
-_TOWERS = dict(
+_NETWORKS = dict(
     vocab_size=83,
     d_model=30,
     encoder_layers=2,
@@ -45,16 +45,16 @@ def _pair(model_type: str, **others: Any) -> dict[str, Any]:
 # fmt: off
 CASES = (
     Case("bart", "other heads and widths in the decoder, scaled embeddings", "BartConfig",
-         _TOWERS | dict(scale_embedding=True), ("BartForConditionalGeneration",)),
+         _NETWORKS | dict(scale_embedding=True), ("BartForConditionalGeneration",)),
     Case("mbart", "pre-norm, other heads and widths in the decoder", "MBartConfig",
-         _TOWERS | dict(decoder_start_token_id=2), ("MBartForConditionalGeneration",)),
+         _NETWORKS | dict(decoder_start_token_id=2), ("MBartForConditionalGeneration",)),
     Case("pegasus", "pre-norm, sinusoids, ReLU, scaled embeddings", "PegasusConfig",
-         _TOWERS | dict(activation_function="relu", scale_embedding=True), ("PegasusForConditionalGeneration",)),
+         _NETWORKS | dict(activation_function="relu", scale_embedding=True), ("PegasusForConditionalGeneration",)),
     Case("marian", "swish, one vocabulary", "MarianConfig",
-         _TOWERS | dict(activation_function="swish", pad_token_id=82, decoder_start_token_id=82),
+         _NETWORKS | dict(activation_function="swish", pad_token_id=82, decoder_start_token_id=82),
          ("MarianMTModel",)),
     Case("marian", "ReLU, two vocabularies", "MarianConfig",
-         _TOWERS | dict(activation_function="relu", decoder_vocab_size=71, share_encoder_decoder_embeddings=False,
+         _NETWORKS | dict(activation_function="relu", decoder_vocab_size=71, share_encoder_decoder_embeddings=False,
                         pad_token_id=70, decoder_start_token_id=70, scale_embedding=True),
          ("MarianMTModel",)),
     Case("t5", "v1.0: ReLU, scaled logits, distances in shared buckets", "T5Config", _T5,
@@ -65,9 +65,9 @@ CASES = (
          ("T5ForConditionalGeneration",), unwritten=("tie_word_embeddings",)),
     Case("mt5", "gated SiLU", "MT5Config", _T5 | dict(feed_forward_proj="gated-silu", initializer_factor=0.3),
          ("MT5ForConditionalGeneration",), unwritten=("tie_word_embeddings",)),
-    Case("encoder-decoder", "BERT towers, a deeper decoder with a smaller vocabulary", "EncoderDecoderConfig",
+    Case("encoder-decoder", "BERTs, a deeper decoder with a smaller vocabulary", "EncoderDecoderConfig",
          _pair("bert", vocab_size=71), ("EncoderDecoderModel",)),
-    Case("encoder-decoder", "RoBERTa towers", "EncoderDecoderConfig", _pair("roberta", pad_token_id=0),
+    Case("encoder-decoder", "RoBERTas", "EncoderDecoderConfig", _pair("roberta", pad_token_id=0),
          ("EncoderDecoderModel",)),
 )
 # fmt: on

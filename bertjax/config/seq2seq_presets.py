@@ -1,4 +1,4 @@
-"""The towers of published encoder-decoders as values, and the sizes that all presets are made of."""
+"""The networks of published encoder-decoders as values, and the sizes that all presets are made of."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TRANSFORMER = {
 }
 
 # google-research/text-to-text-transfer-transformer (arXiv:1910.10683, section 2.1, table 14; released_checkpoints.md):
-# one tower; of T5 v1.1 the output table is its own and hidden states are not scaled. 3B and 11B have 32 and 128 heads
+# one network; of T5 v1.1 the output table is its own and hidden states are not scaled. 3B and 11B have 32 and 128 heads
 # of 128. Vocabulary 32,128.
 _T5 = {
     "family": "bertjax",
@@ -67,7 +67,7 @@ _T5_V11 = _T5 | {
     "scale_logits": False,
     "tie_word_embeddings": False,
 }
-# facebookresearch/fairseq:fairseq/models/bart/model.py (arXiv:1910.13461, section 2): one tower. Vocabulary 50,265.
+# facebookresearch/fairseq:fairseq/models/bart/model.py (arXiv:1910.13461, section 2): one network. Vocabulary 50,265.
 _BART = {
     "family": "bertjax",
     "max_position_embeddings": 1024,
@@ -82,7 +82,7 @@ _BART = {
     "classifier_dense": "own",
 }
 
-TOWERS: dict[str, Values] = {
+SEQ2SEQ_PRESETS: dict[str, Values] = {
     "t5-small": layer_sizes(6, 512) | _T5,
     "t5-base": layer_sizes(12, 768) | _T5,
     "t5-large": layer_sizes(24, 1024) | _T5,

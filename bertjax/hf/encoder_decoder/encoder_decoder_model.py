@@ -1,7 +1,7 @@
-"""`EncoderDecoderModel` of BERT or RoBERTa towers (transformers: models/encoder_decoder; arXiv:1907.12461).
+"""`EncoderDecoderModel` of BERTs or RoBERTas (transformers: models/encoder_decoder; arXiv:1907.12461).
 
-Each tower is a folder's model of its family under a prefix; cross-attention has the names of self-attention. Versions
-before 5 could share both towers (`tie_encoder_decoder`): files then hold one of them, or both with equal numbers.
+Each network is a folder's model of its family under a prefix; cross-attention has the names of self-attention. Versions
+before 5 could share all of both (`tie_encoder_decoder`): files then hold one of them, or both with equal numbers.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from typing import Any
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, tower_entries, tower_sizes
+from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
 from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
 from bertjax.models.encoder_decoder import shared_paths
 
-TOWERS = {"bert": "BertLMHeadModel", "roberta": "RobertaForCausalLM"}
-"""Family of a tower -> class of the decoder."""
+DECODER_CLASSES = {"bert": "BertLMHeadModel", "roberta": "RobertaForCausalLM"}
+"""Family of the decoder -> class of the decoder."""
 _DECODER: Values = {"is_decoder": True, "add_cross_attention": True}
 
 
 def _parse(values: JsonKeys, where: str) -> EncoderDecoderConfig:
-    encoder = _parse_tower(values.get("encoder"), f"{where}: encoder")
+    encoder = _parse_network(values.get("encoder"), f"{where}: encoder")
     values_of_decoder = dict(values.get("decoder") or {})
     for key, needed in _DECODER.items():
         if values_of_decoder.pop(key, False) is not needed:
             raise UserError(f"{where}: decoder: {key} must be true")
-    decoder = as_decoder(_parse_tower(values_of_decoder, f"{where}: decoder"), encoder)
+    decoder = as_decoder(_parse_network(values_of_decoder, f"{where}: decoder"), encoder)
     if encoder.hidden_size != decoder.hidden_size:
         raise UserError(
-            f"{where}: towers of {encoder.hidden_size} and {decoder.hidden_size}, with a projection between them, are "
+            f"{where}: widths of {encoder.hidden_size} and {decoder.hidden_size}, with a projection between them, are "
             "not supported"
         )
     return EncoderDecoderConfig(encoder, decoder, "all" if values.get("tie_encoder_decoder") else "none")
 
 
-def _parse_tower(values: Any, where: str) -> EncoderConfig:
+def _parse_network(values: Any, where: str) -> EncoderConfig:
     kind = values.get("model_type") if isinstance(values, dict) else None
-    family = find_family(kind) if kind in TOWERS else None
+    family = find_family(kind) if kind in DECODER_CLASSES else None
     if family is None:
-        raise UserError(f"{where}: model_type {kind!r} is not supported; supported: {', '.join(TOWERS)}")
+        raise UserError(f"{where}: model_type {kind!r} is not supported; supported: {', '.join(DECODER_CLASSES)}")
     values = {key: value for key, value in values.items() if key not in ("id2label", "label2id", "num_labels")}
     return family.parse_config(values | {"architectures": None}, where)
 
 
 def _family(config: EncoderConfig) -> Family:
-    if config.family not in TOWERS:
-        raise UserError(f"model.family={config.family} has no decoder; {', '.join(TOWERS)} have")
+    if config.family not in DECODER_CLASSES:
+        raise UserError(f"model.family={config.family} has no decoder; {', '.join(DECODER_CLASSES)} have")
     return FAMILIES[config.family]
 
 
@@ -60,13 +60,15 @@ def _render(config: EncoderDecoderConfig) -> Values:
     name = next(name for name in decoder.architectures if name.endswith("ForMaskedLM"))
     return {
         "encoder": encoder.render_config(config.encoder, list(encoder.architectures)[-1]),
-        "decoder": decoder.render_config(single, name) | _DECODER | {"architectures": [TOWERS[config.decoder.family]]},
+        "decoder": decoder.render_config(single, name)
+        | _DECODER
+        | {"architectures": [DECODER_CLASSES[config.decoder.family]]},
         **({"tie_encoder_decoder": True} if config.sharing == "all" else {}),
     }
 
 
 def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
-    """Returns the names of the parameters: those of both families, under the prefix of the tower."""
+    """Returns the names of the parameters: those of both families, under the prefix of the network."""
     encoder, decoder = _family(config.encoder), _family(config.decoder)
     bare = list(encoder.architectures)[-1]
     first, second = encoder.make_keymap(config.encoder), decoder.make_keymap(config.decoder)
@@ -79,10 +81,10 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
         for each in second.select(("mlm",))
         for entry in (each, *_crossed(each))
     ]
-    entries = (*tower_entries(tuple(of_encoder), "encoder"), *tower_entries(tuple(of_decoder), "decoder"))
+    entries = (*network_entries(tuple(of_encoder), "encoder"), *network_entries(tuple(of_decoder), "decoder"))
     shared = {f"decoder/{path}" for path in shared_paths(config)}
     copies = {f"decoder.{copy}": f"decoder.{original}" for copy, original in second.ties.items()}
-    sizes, owned = tower_sizes(config), {path: entry for entry in entries for path in entry.paths}
+    sizes, owned = joint_axis_sizes(config), {path: entry for entry in entries for path in entry.paths}
     for path in shared:
         names = (
             (name for _, name in owned[each].tensor_names(sizes))
@@ -106,7 +108,7 @@ def _crossed(entry: Entry) -> list[Entry]:
     return [dataclasses.replace(entry, param=param, tensor=entry.tensor.replace(".attention.", ".crossattention."))]
 
 
-TWO_TOWERS = EncoderDecoderFamily(
+ENCODER_DECODER_MODEL = EncoderDecoderFamily(
     name="encoder-decoder",
     architecture="EncoderDecoderModel",
     parse=_parse,
