@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test long lint types docs bench
+.PHONY: help setup test coverage long lint types docs bench
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -18,6 +18,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 test: setup ## the ordinary tests
 	$(BIN)/pytest
+
+coverage: setup ## branches of bertjax that the ordinary tests take, also in subprocesses
+	$(BIN)/pytest --cov --cov-report=term:skip-covered $(TESTS)
 
 long: setup ## whole runs, further cases, statistics
 	$(BIN)/pytest -m long

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ".[test,docs]"
+EXTRAS = ".[dev]"
 
 
 def normalized(name: str) -> str:
