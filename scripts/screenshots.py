@@ -4,7 +4,17 @@
 
 Every page is opened at 390, 1,200 and 1,600 pixels in light and dark colors. Nothing may be wider than the window, no
 console message may appear, no text may have a contrast below 4.5, no button may be too small to tap; otherwise the
-status is 1. `--docs` renews the pictures of docs/report.md (commands: docs/appendix/screenshots.md).
+status is 1. `--docs` renews the pictures of docs/report.md, which were made by
+
+    bertjax pretrain --config quickstart --workdir runs/quickstart
+    for RATE in 1e-3 2e-3; do
+      bertjax pretrain --config quickstart --workdir runs/learning_rate=$RATE --config.train.num_steps=600 \\
+          --config.optimizer.learning_rate=$RATE
+    done
+    bertjax compare runs/learning_rate=* --out compare.html
+    mkdocs build --strict
+
+Needs Chromium (`apt-get install chromium`).
 """
 
 from __future__ import annotations

@@ -156,15 +156,14 @@ def levels() -> dict[str, int]:
 
 def table() -> str:
     """Returns the table of packages for `docs/design.md`."""
-    graph = package_imports()
-    lines = ["| level | package | holds | imports |", "| --- | --- | --- | --- |"]
+    lines = ["| level | package | holds |", "| --- | --- | --- |"]
     for package, level in sorted(levels().items(), key=lambda item: (item[1], item[0])):
         path = ROOT / "bertjax" / package
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if file.is_file() and package != "__main__":
             holds = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").splitlines()[0]
             name = f"`{package}/`" if path.is_dir() else f"`{package}.py`"
-            lines.append(f"| {level} | {name} | {holds} | {', '.join(sorted(graph[package] - {'bertjax'})) or '-'} |")
+            lines.append(f"| {level} | {name} | {holds} |")
     return "\n".join(lines)
 
 

@@ -1,14 +1,17 @@
-"""Renders the measurements as one table: family x class x direction."""
+"""Renders the measurements as one table: a row per family, both directions next to each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from parity.cases import Case
-from parity.compare import EXACT, Measurement
+from parity.compare import DIRECTIONS, EXACT, Measurement
 
-_HEADER = ("family", "class", "direction", "cases", "hidden states", "outputs", "names", "tolerance", "verdict")
-_AGREES = "agrees"
+_HEADER = (
+    *("family", "classes", "cases", "read: hidden states", "outputs", "written: hidden states", "outputs", "names"),
+    "agrees to",
+)
+_DIFFERS = "DIFFERS"
 
 
 _NEOBERT = (
@@ -19,32 +22,47 @@ _NEOBERT = (
 
 
 def table_rows(measurements: Iterable[Measurement]) -> list[tuple[str, ...]]:
-    """Returns the cells of the table: a row per class and direction, in order of first occurrence."""
-    groups: dict[tuple[str, str, str], list[Measurement]] = {}
+    """Returns the cells of the table: a row per family, in order of first occurrence."""
+    return [_cells(family, group) for (family,), group in _grouped(measurements, "family").items()]
+
+
+def _grouped(measurements: Iterable[Measurement], *fields: str) -> dict[tuple[str, ...], list[Measurement]]:
+    groups: dict[tuple[str, ...], list[Measurement]] = {}
     for each in measurements:
-        groups.setdefault((each.family, each.model_class, each.direction), []).append(each)
-    return [(*key, *_cells(group)) for key, group in groups.items()]
+        groups.setdefault(tuple(getattr(each, field) for field in fields), []).append(each)
+    return groups
 
 
-def _cells(group: Sequence[Measurement]) -> tuple[str, ...]:
-    """Returns the number of cases and the worst of them; empty cells are about what is not compared."""
+def _cells(family: str, group: Sequence[Measurement]) -> tuple[str, ...]:
+    """Returns the classes, the number of cases and the worst of them; empty cells are about what is not compared."""
     exact = [each for each in group if each.quantity in EXACT]
     numbers = [each for each in group if each.quantity not in EXACT]
-    # Quantities of a further call have its name as prefix: "memory: hidden_states[2]".
-    hidden = [each.max_abs_diff for each in numbers if "hidden_states[" in each.quantity]
-    outputs = [each.max_abs_diff for each in numbers if "hidden_states[" not in each.quantity]
     names = ("same" if all(each.agrees for each in exact) else "differ") if exact else ""
+    tolerance = max((each.tolerance for each in numbers), default=0.0)
     return (
+        family,
+        ", ".join(dict.fromkeys(each.model_class for each in group)),
         str(len({each.case for each in group})),
-        *(f"{max(differences):.1e}" if differences else "" for differences in (hidden, outputs)),
+        *(cell for direction in DIRECTIONS for cell in _largest(numbers, direction)),
         names,
-        f"{max((each.tolerance for each in numbers), default=0.0):.0e}",
-        _AGREES if all(each.agrees for each in group) else "DIFFERS",
+        f"{tolerance:.0e}" if all(each.agrees for each in group) else _DIFFERS,
     )
 
 
+def _largest(numbers: Sequence[Measurement], direction: str) -> Iterator[str]:
+    """Yields the largest difference of hidden states and of outputs."""
+    # Quantities of a further call have its name as prefix: "memory: hidden_states[2]".
+    for of_layers in (True, False):
+        differences = [
+            each.max_abs_diff
+            for each in numbers
+            if each.direction == direction and ("hidden_states[" in each.quantity) == of_layers
+        ]
+        yield f"{max(differences):.1e}" if differences else ""
+
+
 def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions: Mapping[str, str]) -> str:
-    """Returns the report in Markdown, its table aligned to be readable as plain text.
+    """Returns the report in Markdown.
 
     Args:
         measurements: measurements of all cases.
@@ -52,28 +70,31 @@ def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions:
         versions: versions of the compared libraries.
     """
     rows = table_rows(measurements)
-    agreeing = sum(row[-1] == _AGREES for row in rows)
+    classes = _grouped(measurements, "family", "model_class").values()
+    agreeing = sum(all(each.agrees for each in group) for group in classes)
     misses = [each for each in measurements if not each.agrees]
     heading = ", ".join(f"{name} {version}" for name, version in versions.items())
     parts = [
         "# The same numbers as `transformers`",
         f"Made by `scripts/parity_table.py` with {heading}.",
         "Random models of unusual sizes in float32, every parameter drawn at random, padded and unpadded rows. "
-        "*theirs -> ours*: `transformers` saves a folder, `load_pretrained` reads it. *ours -> theirs*: "
+        "*Read*: `transformers` saves a folder, `load_pretrained` reads it. *Written*: "
         "`save_pretrained` writes a folder, `transformers` loads it without a missing, unexpected or misshapen tensor "
         "and saves it again under the same names. The largest absolute difference is shown, of every hidden state and "
-        "of the class's outputs (logits, pooled vectors), over all cases of the family.",
+        "of the outputs (logits, pooled vectors), over all classes and cases of a family.",
         _NEOBERT,
-        _aligned([_HEADER, *rows]),
-        f"{agreeing} of {len(rows)} agree; {len(measurements)} quantities were compared.",
+        _table([_HEADER, *rows]),
+        f"{agreeing} of {len(classes)} classes agree; {len(measurements)} quantities were compared.",
     ]
     if misses:
         parts += ["## What does not agree", "\n".join(f"- {each.family}: {each}" for each in misses)]
-    parts += ["## The cases", "\n".join(f"- {case.family}: {case.name}" for case in cases)]
+    names: dict[str, list[str]] = {}
+    for case in cases:
+        names.setdefault(case.family, []).append(case.name)
+    parts += ["## The cases", "\n".join(f"- {family}: {'; '.join(each)}" for family, each in names.items())]
     return "\n\n".join(parts) + "\n"
 
 
-def _aligned(table: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(cells[column]) for cells in table) for column in range(len(table[0]))]
-    lines = ["| " + " | ".join(map(str.ljust, cells, widths)) + " |" for cells in table]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+def _table(cells: Sequence[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join([lines[0], "|---" * len(cells[0]) + "|", *lines[1:]])
