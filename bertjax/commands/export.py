@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bertjax.commands.arguments import Flag, Folder, Model, Run, workdir_of
+from bertjax.commands.arguments import File, Flag, Folder, Model, Run, as_list, workdir_of
+from bertjax.commands.predict import SETTINGS, first_record, make_predictor, require_files
 from bertjax.commands.signatures import command
+from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError, named, require_at_least
-from bertjax.experiment.export import export_model, export_run
+from bertjax.experiment.export import OnnxSettings, export_model, export_run
 from bertjax.experiment.load import load_run
-from bertjax.experiment.open_model import load_pretrained
+from bertjax.experiment.open_model import load_pretrained, open_model, trained_task
 from bertjax.hf import push
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
+from bertjax.hf.onnx_folder import Score, check_onnx_arguments
+from bertjax.hf.onnx_graph import OnnxModel
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling
+from bertjax.inference.onnx_scores import score_masked, score_task, score_vectors
+from bertjax.inference.predict import Predictor, infer_task_kind
+from bertjax.inference.predict_inputs import read_inputs
+from bertjax.inference.text_files import read_texts
 from bertjax.io.output import require_output_folder
 from bertjax.io.staging import local_copy, output_path
 from bertjax.io.units import parse_size
@@ -29,7 +41,7 @@ def export(
     step: int | None = None,
     average_last: Annotated[int, Flag(type=int, metavar="K")] = 1,
     network: str | None = None,
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    dtype: Literal["float32", "bfloat16", "float16", "int8"] = "float32",
     max_shard_size: Annotated[str, Flag(metavar="SIZE")] = "5GB",
     overwrite: bool = False,
     sentence_transformers: bool = False,
@@ -37,6 +49,9 @@ def export(
     max_length: int | None = None,
     push_to_hub: Annotated[str | None, Flag(metavar="OWNER/NAME")] = None,
     public: bool = False,
+    onnx: bool = False,
+    opset: int | None = None,
+    eval: Annotated[Sequence[Any] | None, Flag("--eval", type=File, metavar="FILE", nargs="+")] = None,
 ) -> Path:
     """Write a checkpoint as a Hugging Face folder, and verify it.
 
@@ -46,7 +61,7 @@ def export(
         step: step of the checkpoint (default: the newest)
         average_last: average the weights of the last K checkpoints
         network: network to export where there are several, such as generator (default: the main one)
-        dtype: type of the weights
+        dtype: type of the weights; int8: with onnx
         max_shard_size: size of a file of weights
         overwrite: replace an earlier export
         sentence_transformers: write a sentence-transformers folder
@@ -54,6 +69,9 @@ def export(
         max_length: its maximum of tokens per text (default: the model's)
         push_to_hub: upload the export to the Hugging Face Hub, private
         public: make a new repository public
+        onnx: write model.onnx, which onnxruntime runs alone, instead of weights
+        opset: version of its operators (default 20)
+        eval: files whose scores its model card compares: labeled examples of a task, otherwise texts, one per line
 
     Returns:
         The folder.
@@ -71,6 +89,13 @@ def export(
         raise UserError(f"{named('step')}, {named('average_last')} and {named('network')} are those of a run")
     if (pooling is not None or max_length is not None) and not sentence_transformers:
         raise UserError(f"{named('pooling')} and {named('max_length')} need {named('sentence_transformers', True)}")
+    if (opset is not None or eval is not None) and not onnx:
+        raise UserError(f"{named('opset')} and {named('eval')} need {named('onnx', True)}")
+    if onnx:
+        check_onnx_arguments(dtype, opset)
+        require_files(eval_files := [os.fspath(each) for each in as_list("eval", eval or [])], "eval")
+    elif dtype == "int8":
+        raise UserError(f"{named('dtype', dtype)} needs {named('onnx', True)}: transformers has no such weights")
     if public and push_to_hub is None:
         raise UserError(f"{named('public')} needs {named('push_to_hub')} OWNER/NAME")
     if out is None:
@@ -85,6 +110,12 @@ def export(
         "dtype": dtype,
         "max_shard_bytes": parse_size(named("max_shard_size"), max_shard_size),
     }
+    if onnx:
+        source = run if model is None else model
+        is_loaded = isinstance(source, PretrainedModel | PretrainedEncoderDecoder)
+        trained = None if is_loaded else trained_task(workdir_of(source))
+        measure = functools.partial(_measure, eval_files, trained) if eval_files else None
+        storage["onnx"] = OnnxSettings(opset, measure)
     with output_path(folder, overwrite) as local:
         if model is None:
             workdir = workdir_of(run)
@@ -94,11 +125,30 @@ def export(
         else:
             message = "Exported by bertjax"
             loaded = model if isinstance(model, PretrainedModel | PretrainedEncoderDecoder) else load_pretrained(model)
+            if onnx and isinstance(loaded, PretrainedModel) and loaded.module_files:
+                if sentence_transformers:
+                    loaded = dataclasses.replace(loaded, module_files={})
+                else:
+                    storage["pooling"] = open_model(loaded, pooled=True).pooling
             export_model(loaded, local, **storage)
         if push_to_hub is not None:
             address = push.push_to_hub(local, push_to_hub, private=not public, overwrite=overwrite, message=message)
             print(f"uploaded to {address}")
     return local_copy(folder)
+
+
+def _measure(files: list[str], trained: TaskConfig | None, model: PretrainedModel, graph: OnnxModel) -> list[Score]:
+    """Scores a model and its graph on held-out examples."""
+    opened = open_model(model)._replace(trained=trained)
+    if graph.signature.pooling is None and "mlm_logits" not in graph.signature.fields:
+        kind = infer_task_kind(model, trained.kind if trained is not None else None)
+        predictor = make_predictor(opened, kind, dict.fromkeys(SETTINGS), first_record(files))
+        assert isinstance(predictor, Predictor)
+        (inputs,) = read_inputs(predictor.config, files, True, None)
+        return score_task(predictor, graph, inputs)
+    texts = [text for file in files for _, text in read_texts(file) if text.strip()]
+    score = score_masked if graph.signature.pooling is None else score_vectors
+    return score(model, graph, opened.tokenizer, texts)
 
 
 def show(folder: Path, *, format: Literal["safetensors"] = "safetensors") -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -21,7 +22,9 @@ from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.load import read_config_json
 from bertjax.hf.model_card import auto_class_of, code_argument
+from bertjax.hf.onnx_folder import Measure, save_onnx
 from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.safe_files import GRAPH
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, save_sentence_transformers
 
@@ -35,6 +38,7 @@ def export_run(
     overwrite: bool = True,
     pooling: Pooling | None = None,
     network: str | None = None,
+    onnx: OnnxSettings | None = None,
     **storage: Any,
 ) -> None:
     """Exports parameters and tokenizer, verifies the folder, and prints how to load it.
@@ -46,6 +50,7 @@ def export_run(
         overwrite: replaces an earlier export.
         pooling: writes a folder of sentence-transformers with this pooling.
         network: name of the network to export; the main one by default.
+        onnx: writes a graph for serving instead of weights.
         **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
 
     Raises:
@@ -61,6 +66,12 @@ def export_run(
         origin = f"the average of steps {', '.join(map(str, run.steps))}"
         card["steps"] = f"{run.step} ({origin})"
     storage |= {"card": card, "overwrite": overwrite}
+    if onnx is not None:
+        tokenizer = exported_tokenizer(run.experiment, run.tokenizer)
+        if isinstance(model, PretrainedModel):
+            files = tokenizer.huggingface_files(model.config.max_position_embeddings)
+            model = dataclasses.replace(model, tokenizer_files=files)
+        return _save_graph(out, model, pooling, onnx, f"{origin} ", **storage)
     if isinstance(model, PretrainedModel):
         texts = [] if run.experiment.objective.is_finetuning else _sample_lines(run.experiment.cfg)
         storage |= {"sample_texts": texts, "tokenizer": exported_tokenizer(run.experiment, run.tokenizer)}
@@ -86,8 +97,37 @@ def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | Pretr
     return PretrainedModel(float32_config(config), params, heads, config_keys=config_keys(run.experiment))
 
 
+class OnnxSettings(NamedTuple):
+    """Version of ONNX's operators, and what scores a model and its graph on held-out examples; None: the default."""
+
+    opset: int | None = None
+    measure: Measure | None = None
+
+
+def _save_graph(
+    out: Path, model: Any, pooling: Pooling | None, onnx: OnnxSettings, origin: str, **storage: Any
+) -> None:
+    """Writes the graph of a model, and prints how much it differs."""
+    if not isinstance(model, PretrainedModel):
+        raise UserError(
+            f"an encoder-decoder is served as two graphs with a cache; export without {named('onnx')} and convert the "
+            f"folder with optimum-cli, or export its encoder alone with {named('network', 'encoder')}"
+        )
+    storage = {name: value for name, value in storage.items() if name != "max_shard_bytes"}
+    deviation, scores = save_onnx(out, model, pooling=pooling, **onnx._asdict(), **storage)
+    print(f"exported {origin}to {out / GRAPH}, run in onnxruntime and compared (at most {deviation.largest:.1e})")
+    size = sum(path.stat().st_size for path in out.glob(f"{GRAPH}*"))
+    print(f"    {size / 1e6:.1f} MB, {storage['dtype']}; README.md shows how to run it")
+    for score in scores:
+        print(f"    {score.name}: {score.before:.4f} in bertjax, {score.after:.4f} in onnxruntime")
+
+
 def export_model(
-    model: PretrainedModel | PretrainedEncoderDecoder, out: Path, pooling: Pooling | None = None, **storage: Any
+    model: PretrainedModel | PretrainedEncoderDecoder,
+    out: Path,
+    pooling: Pooling | None = None,
+    onnx: OnnxSettings | None = None,
+    **storage: Any,
 ) -> None:
     """Writes a loaded model again, verifies the folder, and prints how to load it.
 
@@ -95,11 +135,14 @@ def export_model(
         model: the model.
         out: folder to write.
         pooling: writes a folder of sentence-transformers with this pooling.
+        onnx: writes a graph for serving instead of weights.
         **storage: `overwrite`, `dtype` and `max_shard_bytes` of `save_pretrained`.
 
     Raises:
         UserError: an encoder-decoder has `pooling`; or as `save_pretrained`.
     """
+    if onnx is not None:
+        return _save_graph(out, model, pooling, onnx, "", **storage)
     if isinstance(model, PretrainedModel):
         if pooling is None:
             model.save_pretrained(out, **storage)

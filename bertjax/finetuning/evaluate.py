@@ -43,9 +43,16 @@ class ForwardPass:
         objective: the task.
         mesh: devices of the batches.
         labeled: whether the batches have labels, so that the sums of the loss can be computed.
+        outputs: computes the outputs of the head of a batch instead of the model.
     """
 
-    def __init__(self, objective: TaskObjective, mesh: Mesh, labeled: bool = True):
+    def __init__(
+        self,
+        objective: TaskObjective,
+        mesh: Mesh,
+        labeled: bool = True,
+        outputs: Callable[[Batch], np.ndarray] | None = None,
+    ):
         padded = objective.model.padded_vocab_size
         exact = dataclasses.replace(float32_config(objective.model), padded_vocab_size=padded)
         objective = objective.build({"model": exact}, objective.vocabulary)
@@ -56,6 +63,9 @@ class ForwardPass:
             sums = objective.sums(scores, batch) if labeled else {}
             return scores, sums, {name: batch[name] for name in _POSITIONS}
 
+        if outputs is not None:
+            self._step: Any = lambda _, batch: (outputs(batch), {}, {name: batch[name] for name in _POSITIONS})
+            return
         # Replicated: every process gets all scores, and the positions that they belong to.
         self._step = jax.jit(step, out_shardings=NamedSharding(mesh, PartitionSpec()))
 

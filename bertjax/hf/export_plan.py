@@ -154,7 +154,7 @@ def plan_export(
 
 def _plan(config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, Any]) -> ExportPlan:
     if config.family == native_format.MODEL_TYPE:
-        return _plan_native(config, heads, ())
+        return plan_native(config, heads, ())
     family = FAMILIES[config.family]
     biasless = family.last_token_class(config, heads, leaves) if leaves else None
     architecture = biasless or family.architecture_for(heads)
@@ -166,21 +166,21 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, An
             name for key, (name, default, _) in family.fields.items() if default is not None and rendered[key] is None
         }
         if unset:
-            return _plan_native(config, heads, tuple(sorted(unset)))
+            return plan_native(config, heads, tuple(sorted(unset)))
         hf_config = family.parse_config(rendered)
     except UserError as error:
-        return _plan_native(config, heads, (str(error),))
+        return plan_native(config, heads, (str(error),))
     except KeyError as error:  # a table of the family has no word for the value
-        return _plan_native(config, heads, (f"{error.args[0]}",))
+        return plan_native(config, heads, (f"{error.args[0]}",))
     stored = select_stored_heads(keymap, required, heads)
     differing, in_sidecar = compare_configs(config, hf_config, heads, stored)
     if in_sidecar != differing:
-        return _plan_native(config, heads, tuple(name for name in differing if name not in in_sidecar))
+        return plan_native(config, heads, tuple(name for name in differing if name not in in_sidecar))
     paths = _find_sidecar_paths(config, heads, stored, family, keymap)
     return ExportPlan(config, heads, family, architecture, keymap, stored, paths, in_sidecar)
 
 
-def _plan_native(config: EncoderConfig, heads: tuple[str, ...], unsupported: tuple[str, ...]) -> ExportPlan:
+def plan_native(config: EncoderConfig, heads: tuple[str, ...], unsupported: tuple[str, ...] = ()) -> ExportPlan:
     keymap = native_format.make_keymap(native_format.param_shapes(config, heads))
     architecture = native_format.architecture_for(config, heads)
     return ExportPlan(config, heads, None, architecture, keymap, heads, unsupported=unsupported)

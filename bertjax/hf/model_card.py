@@ -33,7 +33,7 @@ FACTS = {
     "tokenizer": "Tokenizer",
     "seed": "Seed",
 }
-_OTHER_KEYS = {"eval", "main_metric", "language", "license", "name", "sentence_vectors"}
+_OTHER_KEYS = {"eval", "main_metric", "language", "license", "name", "onnx", "sentence_vectors"}
 _PIPELINES = {
     "AutoModelForMaskedLM": "fill-mask",
     "AutoModelForCausalLM": "text-generation",
@@ -57,7 +57,8 @@ def render_model_card(plan: ExportPlan, num_params: int, card: Mapping[str, Any]
         num_params: number of parameters.
         card: facts of the run, all optional: the keys of `FACTS`; `eval` {metric: number} and `main_metric`, the one by
             which checkpoints are compared; `language` and `license` (front matter); `name`; `sentence_vectors`, how a
-            folder for sentence-transformers pools. A `task` makes it the card of a finetuned model.
+            folder for sentence-transformers pools; `onnx`, the graph of a folder that has no other weights. A `task`
+            makes it the card of a finetuned model.
 
     Raises:
         ValueError: a key is unknown, and would be left out silently.
@@ -73,9 +74,7 @@ def render_model_card(plan: ExportPlan, num_params: int, card: Mapping[str, Any]
         _introduction(plan, num_params, card),
         _training(card),
         _evaluation(card),
-        _usage(plan),
-        _sentence_usage(plan, card.get("sentence_vectors"), "objective" in card),
-        _sidecar(plan),
+        *_use(plan, card),
         _limits(plan, card),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -105,6 +104,7 @@ def _front_matter(plan: ExportPlan, card: Mapping[str, Any]) -> str:
         pipeline = _PIPELINES.get(auto_class_of(plan))
         lines += [f"pipeline_tag: {pipeline}"] if pipeline else []
         tags = [*family, "bertjax", "finetuning" if card.get("task") else "pretraining"]
+    tags += ["onnx"] * bool(card.get("onnx"))
     if card.get("task") and card.get("eval"):
         lines += ["metrics:", *(f"- {json.dumps(name)}" for name in sorted(card["eval"]))]
     return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
@@ -144,6 +144,30 @@ def _evaluation(card: Mapping[str, Any]) -> str:
     data = "the evaluation data" if card.get("task") else "held-out text"
     compared = f"; checkpoints are compared by {_line(main)}" if main in metrics else ""
     return f"## Evaluation\n\nOn {data}{compared}:\n\n" + _table("Metric", rows)
+
+
+def _use(plan: ExportPlan, card: Mapping[str, Any]) -> list[str]:
+    vectors = card.get("sentence_vectors")
+    if card.get("onnx"):
+        return [_onnx_usage(plan, card["onnx"]), f"A `sentence_embedding` is {vectors}." if vectors else ""]
+    return [_usage(plan), _sentence_usage(plan, vectors, "objective" in card), _sidecar(plan)]
+
+
+def _onnx_usage(plan: ExportPlan, onnx: Mapping[str, Any]) -> str:
+    outputs = ", ".join(f"`{name}`" for name in onnx["outputs"])
+    side = 'direction="left", ' if plan.config.pooling == "last" and not plan.config.causal else ""
+    return (
+        "## Use\n\nThe weights are in `model.onnx`, which onnxruntime runs alone, for batches of any shape:\n\n"
+        "```python\nimport numpy as np\nimport onnxruntime\nfrom tokenizers import Tokenizer\n\n"
+        'tokenizer = Tokenizer.from_file("PATH/tokenizer.json")\n'
+        f"tokenizer.enable_padding({side}pad_id={plan.config.pad_token_id})\n"
+        'session = onnxruntime.InferenceSession("PATH/model.onnx")\n'
+        'encodings = tokenizer.encode_batch(["A text.", "Another, which is longer."])\n'
+        'fields = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}\n'
+        "names = [each.name for each in session.get_inputs()]\n"
+        "inputs = {name: np.array([getattr(each, fields[name]) for each in encodings]) for name in names}\n"
+        f"outputs = session.run(None, inputs)\n```\n\nOutputs: {outputs}.\n\n" + _table("Graph", onnx["rows"])
+    )
 
 
 def _usage(plan: ExportPlan) -> str:

@@ -12,13 +12,23 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from bertjax.errors import UserError, one_line
 from bertjax.hf import native_format
 from bertjax.hf.load import read_folder
-from bertjax.hf.safe_files import CONFIG, INDEX, WEIGHTS
+from bertjax.hf.safe_files import CONFIG, GRAPH, INDEX, WEIGHTS
 from bertjax.hf.save import is_export
 from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS
 from bertjax.io.foreign_files import TOKENIZER_FILES
 from bertjax.io.hub import hub_errors
 
-_FILES = {CONFIG, WEIGHTS, INDEX, *TOKENIZER_FILES, SIDECAR_CONFIG, SIDECAR_WEIGHTS, "README.md"}
+_FILES = {
+    CONFIG,
+    WEIGHTS,
+    INDEX,
+    GRAPH,
+    f"{GRAPH}.data",
+    *TOKENIZER_FILES,
+    SIDECAR_CONFIG,
+    SIDECAR_WEIGHTS,
+    "README.md",
+}
 _FILES |= native_format.code_files().keys()
 _FILES |= {"modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"}
 _NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|\d+_[A-Za-z]+/(config\.json|model\.safetensors)")

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+GRAPH = "model.onnx"
 ADAPTER = "adapter_config.json"
 PICKLE_FILES = (
     "pytorch_model.bin",

@@ -120,7 +120,7 @@ def save_pretrained(
         CONFIG: json.dumps(plan.config_json, indent=2, sort_keys=True) + "\n",
         "README.md": render_model_card(plan, num_params, card),
     }
-    files = _tokenizer_files(tokenizer, config) | {name: text.encode() for name, text in texts.items()}
+    files = tokenizer_files(tokenizer, config) | {name: text.encode() for name, text in texts.items()}
     files |= (native_format.code_files() if plan.family is None and not plan.is_private else {}) | dict(
         extra_files or {}
     )
@@ -176,7 +176,7 @@ def verify_export(
     if any(getattr(loaded.config, name) != getattr(config, name) for name in plan.sidecar_fields):
         raise ExportError(f"{folder}: {SIDECAR_CONFIG} read back differs from the config in memory")
     _compare_outputs(ModelWeights(config, params, heads), loaded)
-    if tokenizer is not None and _tokenizer_files(tokenizer, config) != dict(loaded.tokenizer_files):
+    if tokenizer is not None and tokenizer_files(tokenizer, config) != dict(loaded.tokenizer_files):
         raise ExportError(f"{folder}: the tokenizer files read back differ from those that were written")
     if tokenizer is not None and not isinstance(tokenizer, Mapping | str | os.PathLike):
         _compare_tokenizer(folder, tokenizer, config, sample_texts)
@@ -223,7 +223,8 @@ def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: s
         write_safetensors(folder / name, shard, {"format": "pt"})
 
 
-def _tokenizer_files(tokenizer: TokenizerSource | None, config: EncoderConfig) -> dict[str, bytes]:
+def tokenizer_files(tokenizer: TokenizerSource | None, config: EncoderConfig) -> dict[str, bytes]:
+    """Returns the contents of a tokenizer's files by name; raises `UserError` for a folder without any."""
     if tokenizer is None:
         return {}
     if isinstance(tokenizer, Mapping):

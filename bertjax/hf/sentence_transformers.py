@@ -175,7 +175,7 @@ def save_sentence_transformers(
     if pooling != plain or "+" in pooling.mode:
         raise UserError(f"a pooling like this cannot be written ({pooling}); model.save_pretrained keeps its files")
     pooling = dataclasses.replace(pooling, max_length=pooling.max_length or encoder.config.max_position_embeddings)
-    files = _library_files(pooling, encoder.config.hidden_size)
+    files = library_files(pooling, encoder.config.hidden_size)
     save_pretrained(
         folder,
         encoder.params,
@@ -190,7 +190,7 @@ def save_sentence_transformers(
     )
 
 
-def _library_files(pooling: Pooling, hidden_size: int) -> dict[str, Any]:
+def library_files(pooling: Pooling, hidden_size: int) -> dict[str, Any]:
     """Returns the library's files by name, in the form that its versions from 2 on read."""
     modules = list(_MODULES.items())[: 3 if pooling.normalize else 2]
     modes = {key: mode in pooling.mode.split("+") for mode, key in MODE_KEYS.items()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +37,7 @@ from bertjax.inference.generate import Generative, encoder_of
 from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, WordSpans
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
 from bertjax.training.sharding import make_mesh
+from bertjax.types import Batch
 
 _NUM_LENGTHS = 5  # sequence lengths: max_length, its half, its quarter, ...
 
@@ -197,6 +199,19 @@ class Predictor:
         self._seq_len = -(-config.max_length // 8) * 8
         self._batch_size = max(1, tokens // self._seq_len)
         self.num_truncated, self.num_truncated_words = 0, 0
+
+    @property
+    def summary_is_last(self) -> bool:
+        """True where the last position represents a text, and so padding precedes it (XLNet)."""
+        config = self._objective.model
+        has_summary = not self._objective.spec.per_token
+        return has_summary and config.pooling == "last" and not config.causal
+
+    def with_outputs(self, outputs: Callable[[Batch], np.ndarray]) -> Predictor:
+        """Returns a predictor like this one, whose outputs of the head are those of a function of batches."""
+        other = copy.copy(self)
+        other._forward = ForwardPass(self._objective, self._mesh, labeled=False, outputs=outputs)
+        return other
 
     @property
     def notes(self) -> list[str]:

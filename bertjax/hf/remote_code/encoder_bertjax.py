@@ -217,7 +217,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
         config, context = self.config, BertjaxContext()
         index = torch.arange(hidden.shape[1], device=hidden.device)
         distances = index[:, None] - index[None]
-        visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, len(index), -1)
+        visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, index.shape[0], -1)
         window = distances.abs() <= config.local_attention // 2 if local else None
         for rule in (window, distances >= 0 if config.causal else None):
             if rule is not None:
@@ -239,9 +239,9 @@ class BertjaxModel(BertjaxPreTrainedModel):
             context.columns = bias_bucket(distances, config)[None]
         if config.attention_position == "relative":
             if config.bi_data:  # the second half of the batch is text in reverse
-                backward = torch.arange(len(hidden), device=hidden.device)[:, None, None] >= len(hidden) // 2
+                backward = torch.arange(hidden.shape[0], device=hidden.device)[:, None, None] >= hidden.shape[0] // 2
                 distances = torch.where(backward, -distances, distances)
-            context.columns = (distances + len(index) - 1).expand(len(hidden), -1, -1)
+            context.columns = (distances + index.shape[0] - 1).expand(hidden.shape[0], -1, -1)
             if config.relative_segments:
                 context.types_differ = (token_type_ids[:, :, None] != token_type_ids[:, None])[:, None]
         return context
@@ -275,7 +275,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
         if self.config.pooling == "last" and self.config.causal and input_ids is not None:
             indices = torch.arange(hidden.shape[1], device=hidden.device)
             last = (indices * (input_ids != self.config.pad_token_id)).argmax(dim=-1)
-            return hidden[torch.arange(len(hidden), device=hidden.device), last]
+            return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
         return hidden[:, {"first": 0, "last": -1}[self.config.pooling]]
 
     def decode(
