@@ -63,7 +63,7 @@ def test_a_classifier_in_a_process_of_its_own(tmp_path: Path) -> None:
         *("README.md", "config.json", "model.onnx", "tokenizer.json", "tokenizer_config.json")
     }
     assert str(Path(bertjax.__file__).parent).encode() not in (tmp_path / "out" / GRAPH).read_bytes()
-    for batch in sample_batches(model.config, model.heads):
+    for batch in list(sample_batches(model.config, model.heads))[:2]:
         expected = model(**batch).logits
         np.testing.assert_allclose(run_alone(tmp_path / "out", batch)["logits"], expected, atol=1e-5)
     with pytest.raises(UserError, match="already holds an export"):
