@@ -184,17 +184,17 @@ def save_sentence_transformers(
         tokenizer=tokenizer,
         card={**(card or {}), "sentence_vectors": f"{pooling}, of at most {pooling.max_length} tokens"},
         overwrite=overwrite,
-        extra_files={name: f"{json.dumps(value, indent=2)}\n".encode() for name, value in files.items()},
+        extra_files=files,
         sample_texts=sample_texts,
         **storage,
     )
 
 
-def library_files(pooling: Pooling, hidden_size: int) -> dict[str, Any]:
-    """Returns the library's files by name, in the form that its versions from 2 on read."""
+def library_files(pooling: Pooling, hidden_size: int) -> dict[str, bytes]:
+    """Returns the contents of the library's files by name, in the form that its versions from 2 on read."""
     modules = list(_MODULES.items())[: 3 if pooling.normalize else 2]
     modes = {key: mode in pooling.mode.split("+") for mode, key in MODE_KEYS.items()}
-    files = {
+    files: dict[str, Any] = {
         MODULES_FILE: [
             {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for index, (kind, path) in enumerate(modules)
@@ -207,4 +207,5 @@ def library_files(pooling: Pooling, hidden_size: int) -> dict[str, Any]:
             "include_prompt": True,
         },
     }
-    return files | ({f"{_MODULES['Normalize']}/config.json": {}} if pooling.normalize else {})
+    files |= {f"{_MODULES['Normalize']}/config.json": {}} if pooling.normalize else {}
+    return {name: f"{json.dumps(value, indent=2)}\n".encode() for name, value in files.items()}
