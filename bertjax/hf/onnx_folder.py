@@ -124,7 +124,8 @@ def save_onnx(
     if pooled is not None:
         files |= dict(model.module_files) or library_files(pooled, model.config.hidden_size)
         card = {**(card or {}), "sentence_vectors": f"{pooled}, of at most {pooled.max_length} tokens"}
-    opset, scores = opset or OPSET, ()
+    opset = opset or OPSET
+    scores: tuple[Score, ...] = ()
     try:
         with atomic_folder(folder) as temporary:
             signature = write_graph(temporary / GRAPH, model, pooled, dtype, opset)

@@ -145,9 +145,10 @@ def _torch_module(model: ModelWeights, signature: GraphSignature) -> tuple[Any, 
     config = dataclasses.replace(model.config, padded_vocab_size=None)
     plan = plan_native(config, model.heads)
     tensors, _ = plan.tensors(model.params)
-    values = {name: value for name, value in plan.config_json.items() if name != "auto_map"}
+    values: dict[str, Any] = {name: value for name, value in plan.config_json.items() if name != "auto_map"}
+    values["attn_implementation"] = "eager"  # torch.onnx lacks fused attention
     native = getattr(modeling_bertjax, plan.architecture)
-    module = native(BertjaxConfig(**values, attn_implementation="eager")).eval()  # torch.onnx lacks fused attention
+    module = native(BertjaxConfig(**values)).eval()
     prefix = "encoder." if plan.architecture == "BertjaxModel" else ""
     state = {name.removeprefix(prefix): torch.from_numpy(np.array(array)) for name, array in tensors.items()}
     missing = set(module.load_state_dict(state, strict=False).missing_keys)
@@ -216,7 +217,7 @@ def _trace(module: Any, path: Path, signature: GraphSignature, opset: int, exter
                 verbose=False,
             )
             assert program is not None
-            graph = program.model.graph
+            graph: Any = program.model.graph
             for part in (graph, *graph.all_nodes()):  # traces with the paths of this machine
                 part.metadata_props.clear()
             program.save(str(path), external_data=external)
