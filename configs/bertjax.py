@@ -63,7 +63,7 @@ def get_config(size: str = "micro") -> ConfigDict:
     config.optimizer.weight_decay = 0.1
     config.schedule.warmup_steps = (config.train.get_ref("num_steps") + 19) // 20
     config.eval.interval_steps = every(config, 20)
-    config.eval.num_batches = 32
+    config.eval.num_batches = 16
     if size == "smoke":
         make_smoke(config)
     return config

@@ -57,6 +57,11 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "muon-rate-8e-3": {"optimizer.name": "muon", "optimizer.learning_rate": 8e-3},
     "length-64": {"data.seq_len": 64, "train.batch_size": 128},
     "mixture-1-1": _MIXTURE | {"objective.mixture.members": "mlm@1,clm@1"},
+    "mixture-1-1-then-masks": {  # the last fifth predicts in place, as its export does
+        "objective.name": "mixture",
+        "objective.mixture.members": "mlm@63,clm@1",
+        "train.phases": "80%:objective.mlm.masked_next_token=true,objective.mixture.members=mlm@1,clm@1",
+    },
     "mixture-1-1-in-place": {"objective.name": "mixture", "objective.mixture.members": "mlm@1,clm@1"},
     "mixture-15-1": _MIXTURE | {"objective.mixture.members": "mlm@15,clm@1"},
     "mask-rate-15": {"objective.masking.mask_rate": 0.15},

@@ -86,8 +86,9 @@ class LossLaw:
         return Expected(float(np.median(shares)), float(low), float(high))
 
     def covers(self, parameters: float, tokens: float) -> bool:
-        """Returns whether a run lies within twice the range that was measured."""
-        return parameters <= 2 * self.parameters[1] and tokens <= 2 * self.tokens[1]
+        """Returns whether a run lies in the range that was measured, up to a factor of two."""
+        ranges = ((parameters, self.parameters), (tokens, self.tokens))
+        return all(low / 2 <= value <= 2 * high for value, (low, high) in ranges)
 
 
 def saturate(amount: float, full: np.ndarray | float, limit: np.ndarray | float) -> np.ndarray:

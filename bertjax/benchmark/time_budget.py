@@ -28,8 +28,10 @@ from bertjax.runtime.process_group import ProcessGroup
 from bertjax.types import Params
 
 FILE = "budget.json"
-EVALUATIONS = 20
+MIN_EVALUATIONS, MAX_EVALUATIONS = 4, 20
 """Evaluations and checkpoints of a run; the length is decided at the second."""
+_SHARE = 0.05  # of the time, for all evaluations
+_FORWARD_SPEED = 3.0  # tokens per second of an evaluation by those of a step
 _EXPORT_SECONDS = 5.0
 
 
@@ -104,7 +106,10 @@ def new_budget(
         changes: planned values by dotted key.
     """
     cfg = set_values(copy.deepcopy(step.cfg), {"train.num_steps": num_steps})
-    interval = max(-(-num_steps // EVALUATIONS), 1)
+    held_out = cfg.eval.num_batches * cfg.eval.batch_size * cfg.data.seq_len
+    affordable = 60 * minutes * _SHARE * _FORWARD_SPEED * step.tokens_per_second / held_out
+    evaluations = round(min(max(affordable, MIN_EVALUATIONS), MAX_EVALUATIONS))
+    interval = max(-(-num_steps // evaluations), 1)
     return TimeBudget(minutes, config, changes, num_steps, cfg.schedule.warmup_steps, interval)
 
 

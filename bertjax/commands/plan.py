@@ -81,12 +81,12 @@ def describe_plan(plan: Plan) -> list[str]:
         f"          {cfg.train.num_steps:,} steps of {cfg.train.batch_size} x {cfg.data.seq_len} tokens: "
         f"{format_count(best.tokens)} tokens, {format_epochs(best.epochs)} of the text",
         f"          learning rate {cfg.optimizer.learning_rate:g}, weight decay {cfg.optimizer.weight_decay:g}, "
-        f"{cfg.schedule.name}",
+        f"schedule {cfg.schedule.name}",
         f"expect    held-out loss {_loss(best.loss)}; guessing by frequency: {step.unigram:.2f}",
         f"          limited by {plan.limit}",
     ]
     if not read_law().covers(step.body, best.tokens):
-        lines += ["          (far beyond the runs that the law was fitted to: an extrapolation)"]
+        lines += ["          (outside the runs that the law was fitted to: an extrapolation)"]
     lines += [
         f"memory    {format_bytes(step.state_bytes + step.step_bytes)} per device",
         f"disk      {format_bytes(_TOKEN_BYTES * best.unique + _STATES * state + 4 * step.parameters)}",

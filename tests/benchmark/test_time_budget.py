@@ -74,7 +74,7 @@ def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     values = {"data.sources": f"text:{tmp_path / 'text.txt'}", "data.cache_dir": str(tmp_path / "cache"), **SMALL}
 
     def measure(cfg: Any, minutes: float, say: Any) -> tuple[MeasuredStep, int]:
-        return MeasuredStep("this config", cfg, 1, 1, 1.0, 1.0, 1.0, 1.0, 1, 1, 1.0), 60
+        return MeasuredStep("this config", cfg, 1, 1, 1e6, 1.0, 1.0, 1.0, 1, 1, 1.0), 60
 
     monkeypatch.setattr(plan, "measure_length", measure)
     # The same decision on any machine.
@@ -131,6 +131,13 @@ def test_a_run_of_another_kind_is_refused(tmp_path: Path, overrides: dict[str, A
 
 def test_budget_follows_the_measured_length() -> None:
     cfg = load_config("quickstart")
-    step = MeasuredStep("this config", cfg, 1, 1, 1.0, 1.0, 1.0, 1.0, 1, 1, 1.0)
+    step = MeasuredStep("this config", cfg, 1, 1, 1e6, 1.0, 1.0, 1.0, 1, 1, 1.0)
     budget = new_budget(5, step, 2000, "bertjax:nano", {"train.num_steps": 2000})
     assert (budget.warmup_steps, budget.interval, budget.decision_step) == (100, 100, 200)
+
+
+def test_evaluations_take_little_of_a_short_run() -> None:
+    """16 batches of 64 sequences of 32 tokens are a third of a second of 100k tokens per second."""
+    cfg = load_config("quickstart")
+    step = MeasuredStep("this config", cfg, 1, 1, 100_000 / 3, 1.0, 1.0, 1.0, 1, 1, 1.0)
+    assert [new_budget(minutes, step, 1200, None, {}).interval for minutes in (0.3, 0.98, 5)] == [300, 134, 60]

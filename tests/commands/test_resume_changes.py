@@ -25,6 +25,7 @@ from bertjax.extensions import AttentionConfig
 MAY_CHANGE = {
     "": "platform deterministic compile_cache dry_run init_from resume_from init_embeddings init_positions init_growth",
     "objective.distillation": "teacher",
+    "task.multilabel": "thresholds",
     "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_nonfinite max_nonfinite spike_factor"
     " skip_batches",
     "schedule": "name warmup_steps end_lr_ratio power decay_steps period_steps factor",
@@ -40,7 +41,7 @@ MAY_CHANGE = {
     "report": "enabled tokens sentence",
 }
 KEYS = flatten(base_config())
-TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.lr_mults": "a=1"}
+TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.lr_mults": "a=1", "task.multilabel.thresholds": "0.25"}
 TEXT |= {f"{group}.attention_class": "test_resume_changes:OtherAttention" for group in NETWORK_GROUPS}
 
 
