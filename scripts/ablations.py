@@ -3,10 +3,10 @@
     python scripts/ablations.py --out runs/ablations --train text:train.txt.gz --eval text:valid.txt.gz
         --tags eng.train eng.testa --pairs 'blimp/*.jsonl' [--arms baseline rate-4e-3 ...] [--steps 800]
 
-Every arm is a run of bertjax:nano on the same text, tokens and masks as `baseline`, which has three seeds; the others
-have one. The same command goes on where it stopped. Writes `table.md` into `--out` after every arm: held-out loss (the
-same tokens masked in all arms but those of another mask rate), the first evaluation 1.5 nats below the unigram loss,
-F1 of a linear probe for tags (linear_probe.py), and minimal pairs preferred.
+Every arm is a run of bertjax:nano on the same text as `baseline`, which has three seeds; the others
+have one. The same command goes on where it stopped. Writes `table.md` into `--out` after every arm: held-out loss (of
+the same masked tokens, but for mixtures and other mask rates), the first evaluation 1.5 nats below the unigram loss, F1
+of a linear probe for tags (linear_probe.py), and minimal pairs preferred.
 """
 
 from __future__ import annotations

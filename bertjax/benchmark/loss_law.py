@@ -38,8 +38,8 @@ class LossLaw:
     """Samples of the law's coefficients, float64 [samples]; `sigma` is the deviation of single runs.
 
     Attributes:
-        tokens: least and most tokens of the runs that it was fitted to.
-        parameters: their least and most parameters without the word table.
+        tokens: fewest and most tokens of the runs that it was fitted to.
+        parameters: their fewest and most parameters without the word table.
     """
 
     E: np.ndarray

@@ -27,9 +27,9 @@ from bertjax.io.units import format_bytes
 
 RECIPE = "bertjax"
 SIZES = ("nano", "micro", "mini", "small", "base")
-LEAST_STEPS = 100
+MIN_STEPS = 100
 """Steps of the shortest run that is planned."""
-LEAST_BYTES = 100_000
+MIN_BYTES = 100_000
 """Bytes of the smallest text that a plan is made for."""
 MANY_EPOCHS = 10.0
 """Epochs above which weights decay four times as strongly (LTG-BERT's authors for texts that are read so often)."""
@@ -120,10 +120,10 @@ def make_plan(minutes: float, overrides: Mapping[str, Any], say: Callable[[str],
     with tempfile.TemporaryDirectory(prefix="bertjax-plan-") as folder:
         say("reading the text")
         text = measure_text(inputs.all_sources(base), base.data.encoding_errors, Path(folder))
-        if text.bytes < LEAST_BYTES:
+        if text.bytes < MIN_BYTES:
             raise UserError(
                 f"{named('text')}: {text.bytes:,} bytes are too little to learn a language from; a plan needs at least "
-                f"{LEAST_BYTES:,}"
+                f"{MIN_BYTES:,}"
             )
         measured, guessed, skipped = _measure_sizes(overrides, text, seconds, Path(folder), say)
     law = read_law()
@@ -167,17 +167,17 @@ def measure_length(cfg: ConfigDict, minutes: float, say: Callable[[str], None]) 
         text = measure_text(inputs.all_sources(cfg), cfg.data.encoding_errors, Path(folder), seconds=5.0)
         step = measure_step("this config", cfg, text, Path(folder))
     steps = step.steps_in(seconds)
-    if steps < LEAST_STEPS:
+    if steps < MIN_STEPS:
         raise too_short(minutes, step)
     return step, steps
 
 
 def too_short(minutes: float, step: MeasuredStep) -> UserError:
     """Returns the error for a time in which the fewest steps do not fit."""
-    least = LEAST_STEPS * step.tokens_per_step / step.tokens_per_second + step.compile_seconds
+    seconds = MIN_STEPS * step.tokens_per_step / step.tokens_per_second + step.compile_seconds
     return UserError(
-        f"{named('minutes', f'{minutes:g}')}: {LEAST_STEPS} steps of {step.title} take "
-        f"{least / (1 - EVALUATION_SHARE) / 60:.1f} minutes here, compilation included"
+        f"{named('minutes', f'{minutes:g}')}: {MIN_STEPS} steps of {step.title} take "
+        f"{seconds / (1 - EVALUATION_SHARE) / 60:.1f} minutes here, compilation included"
     )
 
 
@@ -239,8 +239,8 @@ def _hopeless(text: TextSize, measured: list[MeasuredStep], guess: MeasuredStep,
     consider = functools.partial(_planned_run, read_law(), text)
     fast = consider(guess._replace(tokens_per_second=_OPTIMISM * guess.tokens_per_second), seconds)
     best = _best([consider(step, seconds) for step in measured])
-    if fast.tokens < LEAST_STEPS * guess.tokens_per_step:
-        return f"fewer than {LEAST_STEPS} steps in this time"
+    if fast.tokens < MIN_STEPS * guess.tokens_per_step:
+        return f"fewer than {MIN_STEPS} steps in this time"
     return "" if best is None or fast.nats_per_byte < best.nats_per_byte else "too slow here to be better"
 
 
@@ -259,7 +259,7 @@ def _planned_run(law: LossLaw, text: TextSize, step: MeasuredStep, seconds: floa
 
 
 def _best(candidates: tuple[PlannedRun, ...] | list[PlannedRun]) -> PlannedRun | None:
-    long_enough = [each for each in candidates if each.tokens >= LEAST_STEPS * each.step.tokens_per_step]
+    long_enough = [each for each in candidates if each.tokens >= MIN_STEPS * each.step.tokens_per_step]
     return min(long_enough, key=lambda each: each.nats_per_byte, default=None)
 
 
@@ -279,7 +279,7 @@ def _plan_values(best: PlannedRun) -> dict[str, Any]:
     base_batch = best.step.cfg.train.batch_size
     batch = batch_size(best.tokens, best.step.cfg.data.seq_len, base_batch)
     values: dict[str, Any] = {
-        "train.num_steps": max(round(best.tokens / best.step.tokens_per_step * base_batch / batch), LEAST_STEPS)
+        "train.num_steps": max(round(best.tokens / best.step.tokens_per_step * base_batch / batch), MIN_STEPS)
     }
     if batch != base_batch:
         rate = best.step.cfg.optimizer.learning_rate * math.sqrt(batch / base_batch)
@@ -289,13 +289,13 @@ def _plan_values(best: PlannedRun) -> dict[str, Any]:
     return values
 
 
-def batch_size(tokens: float, seq_len: int, least: int) -> int:
+def batch_size(tokens: float, seq_len: int, minimum: int) -> int:
     """Returns the sequences of a batch, a power of 2: 0.58 D^0.571 tokens for a run of D (arXiv:2503.04715).
 
     Args:
         tokens: tokens of the run.
         seq_len: tokens of a sequence.
-        least: never fewer, the batch at which the recipe was measured.
+        minimum: never fewer, the batch at which the recipe was measured.
     """
     tokens_per_batch = 0.58 * tokens**0.571
-    return max(least, 2 ** round(math.log2(max(tokens_per_batch / seq_len, 1.0))))
+    return max(minimum, 2 ** round(math.log2(max(tokens_per_batch / seq_len, 1.0))))

@@ -13,6 +13,7 @@ from bertjax.commands.arguments import Flag
 from bertjax.commands.signatures import command
 from bertjax.config.catalog import ConfigFacts, ConfigFile, config_file, config_files
 from bertjax.config.names import split_argument
+from bertjax.io.units import format_count
 
 _HEADINGS = ("", "parameters", "objective", "tokens", "batch", "steps", "tokenizer", "needs")
 _NO_BREAK = "\xa0"
@@ -125,9 +126,7 @@ def _distinct(values: Iterable[str | None]) -> str:
 
 
 def _millions(count: int | None) -> str:
-    if count is None:
-        return ""
-    return f"{count / 1e9:.1f}B" if count >= 999.5e6 else f"{count / 1e6:.{0 if count >= 9.95e6 else 1}f}M"
+    return "" if count is None else format_count(count)
 
 
 def _reflow(text: str, width: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,13 +12,13 @@ from typing import Annotated, Any
 import jax
 
 from bertjax.benchmark.loss_law import Expected, read_law
-from bertjax.benchmark.plan import Plan, PlannedRun, make_plan
+from bertjax.benchmark.plan import RECIPE, Plan, PlannedRun, make_plan
 from bertjax.commands.arguments import Flag, Out
 from bertjax.commands.signatures import command
 from bertjax.errors import UserError, named
 from bertjax.io.output import Results, open_output, require_output
 from bertjax.io.stderr import note
-from bertjax.io.units import format_bytes
+from bertjax.io.units import format_bytes, format_count
 
 _TOKEN_BYTES = 2  # of the cached text, with vocabularies below 65,536
 _STATES = 3  # checkpoints that are drawn
@@ -55,15 +56,12 @@ def plan(
     texts = (text,) if isinstance(text, str) else tuple(text)
     planned = make_plan(minutes, {"data.sources": texts}, note)
     lines = describe_plan(planned)
-    train = f"    bertjax pretrain --config bertjax --minutes {minutes:g} --workdir RUN"
-    if save is None:
-        sources = "".join(f" --config.data.sources='{','.join(texts)}'")
-        lines += ["train it with", f"{train}{sources}"]
-    else:
+    config, sources = RECIPE, f" --config.data.sources={shlex.quote(','.join(texts))}"
+    if save is not None:
         with open_output(save, "w") as file:
             file.write(config_file(planned, texts))
-        lines += [f"config: {save}; train it with"]
-        lines += [f"    bertjax pretrain --config {save} --minutes {minutes:g} --workdir RUN"]
+        config, sources = shlex.quote(str(save)), ""
+    lines += ["train it with", f"    bertjax pretrain --config {config} --minutes {minutes:g} --workdir RUN{sources}"]
     return Results(values_of(planned), lines)
 
 
@@ -155,14 +153,6 @@ def config_file(plan: Plan, texts: Sequence[str]) -> str:
 
 def _loss(loss: Expected) -> str:
     return f"{loss.median:.2f} ({loss.low:.2f} to {loss.high:.2f})"
-
-
-def format_count(number: float) -> str:
-    """Returns 950, 12.3 k, 4.1 M or 2.5 G."""
-    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if number >= unit:
-            return f"{number / unit:,.1f}{name}"
-    return f"{number:,.0f}"
 
 
 def format_epochs(epochs: float) -> str:

@@ -251,7 +251,7 @@ def _to_int8(source: Path, path: Path, external: bool) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quietly():
-        # Seven bits: sums of products of eight overflow the 16-bit accumulators of processors without VNNI.
+        # reduce_range: sums of products of eight bits overflow the accumulators of processors without VNNI.
         quantize_dynamic(
             source,
             path,

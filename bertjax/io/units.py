@@ -20,6 +20,11 @@ def format_seconds(seconds: float) -> str:
     return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
 
 
+def format_count(count: float) -> str:
+    """Returns 0.4M, 12M or 1.7B."""
+    return f"{count / 1e9:.1f}B" if count >= 999.5e6 else f"{count / 1e6:.{0 if count >= 9.95e6 else 1}f}M"
+
+
 def parse_size(name: str, text: str) -> int:
     """Returns the bytes of a size such as 500MB or 5GB, in powers of 1000 as `transformers` counts them.
 

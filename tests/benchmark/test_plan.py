@@ -14,11 +14,12 @@ from bertjax.benchmark.loss_law import LossLaw
 from bertjax.benchmark.measured_step import MeasuredStep
 from bertjax.benchmark.plan import Plan, batch_size, make_plan
 from bertjax.benchmark.text_size import TextSize
-from bertjax.commands.plan import config_file, describe_plan, format_count, values_of
+from bertjax.commands.plan import config_file, describe_plan, values_of
 from bertjax.config.overrides import load_config as read_config_file
 from bertjax.config.overrides import values_of as config_values
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
+from bertjax.io.units import format_count
 
 MIB = 2**20
 
@@ -132,7 +133,7 @@ def test_batch_grows_with_the_tokens() -> None:
 
 
 def test_counts_in_words() -> None:
-    assert [format_count(each) for each in (950, 12_300, 4.1e6, 2.5e9)] == ["950", "12.3 k", "4.1 M", "2.5 G"]
+    assert [format_count(each) for each in (400_000, 4.1e6, 12.3e6, 2.5e9)] == ["0.4M", "4.1M", "12M", "2.5B"]
 
 
 def test_file_must_be_python(tmp_path: Path) -> None:
