@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bertjax.commands.prepare import prepare as prepare
     from bertjax.commands.pretrain import pretrain as pretrain
     from bertjax.commands.pretrain import sweep as sweep
+    from bertjax.commands.prune import prune as prune
     from bertjax.commands.pseudo_label import pseudo_label as pseudo_label
     from bertjax.commands.score_choices import score_choices as score_choices
     from bertjax.config.model import EncoderConfig as EncoderConfig
@@ -67,6 +68,7 @@ _NAMES = {
     "bertjax.commands.pseudo_label": ("pseudo_label",),
     "bertjax.commands.prepare": ("prepare",),
     "bertjax.commands.pretrain": ("pretrain", "sweep"),
+    "bertjax.commands.prune": ("prune",),
     "bertjax.commands.score_choices": ("score_choices",),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.experiment.config": ("load_config",),

@@ -35,6 +35,12 @@ _BERT = {  # BERT-nano as published: the same layers and widths, with as many pa
     "model.global_rope_theta": "preset",
     "optimizer.weight_decay": 0.01,
 }
+_HALF_BATCH = {  # as many tokens in twice as many steps; of the default number of steps
+    "train.batch_size": 32,
+    "train.num_steps": 1600,
+    "schedule.warmup_steps": 80,
+    "eval.interval_steps": 160,
+}
 _MIXTURE = {"objective.name": "mixture", "objective.mlm.masked_next_token": True}
 
 ARMS: Mapping[str, Mapping[str, Any]] = {
@@ -55,12 +61,21 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     },
     "muon": {"optimizer.name": "muon"},
     "muon-rate-8e-3": {"optimizer.name": "muon", "optimizer.learning_rate": 8e-3},
+    "batch-32": _HALF_BATCH,
+    "batch-32-rate-2.8e-3": _HALF_BATCH | {"optimizer.learning_rate": 2.8e-3},
+    "batch-16-rate-2e-3": {"train.batch_size": 16, "train.num_steps": 3200, "optimizer.learning_rate": 2e-3}
+    | {"schedule.warmup_steps": 160, "eval.interval_steps": 320},
     "length-64": {"data.seq_len": 64, "train.batch_size": 128},
     "mixture-1-1": _MIXTURE | {"objective.mixture.members": "mlm@1,clm@1"},
     "mixture-1-1-then-masks": {  # the last fifth predicts in place, as its export does
         "objective.name": "mixture",
         "objective.mixture.members": "mlm@63,clm@1",
         "train.phases": "80%:objective.mlm.masked_next_token=true,objective.mixture.members=mlm@1,clm@1",
+    },
+    "mixture-1-1-then-masks-at-40": {  # an earlier change, at twice the rate that is left at 80 %
+        "objective.name": "mixture",
+        "objective.mixture.members": "mlm@63,clm@1",
+        "train.phases": "40%:objective.mlm.masked_next_token=true,objective.mixture.members=mlm@1,clm@1",
     },
     "mixture-1-1-in-place": {"objective.name": "mixture", "objective.mixture.members": "mlm@1,clm@1"},
     "mixture-15-1": _MIXTURE | {"objective.mixture.members": "mlm@15,clm@1"},

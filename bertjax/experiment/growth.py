@@ -49,8 +49,8 @@ def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: Encode
         UserError: the new model is not larger in every size, or cannot grow in this way.
     """
     _require_growth(old, new, how)
-    axes = _axes(old, heads)
-    new_shapes = {path: leaf.shape for path, leaf in flatten_tree(abstract_params(_unpadded(new), heads)).items()}
+    axes = size_axes(old, heads)
+    new_shapes = {path: leaf.shape for path, leaf in flatten_tree(abstract_params(unpadded(new), heads)).items()}
     grown: dict[str, np.ndarray] = {}
     for path, leaf in flatten_tree(params).items():
         array, shape = np.asarray(leaf), new_shapes.get(path)
@@ -64,7 +64,9 @@ def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: Encode
             axis_from = 0
         for axis in range(axis_from, array.ndim):
             if axes[path][axis] in GROWING:
-                sources = tiled_sources(array.shape[axis], shape[axis], _unit(axes[path][axis], array.shape[axis], old))
+                sources = tiled_sources(
+                    array.shape[axis], shape[axis], units_together(axes[path][axis], array.shape[axis], old)
+                )
                 is_divided = how != "tile" and _is_summed(path, axis - array.ndim, "mlm_head/table" in new_shapes)
                 array = _widen(array, axis, sources, is_divided)
         grown[path] = array
@@ -119,12 +121,12 @@ def _widen(array: np.ndarray, axis: int, sources: np.ndarray, is_divided: bool) 
     return taken / copies.reshape([-1 if each == axis else 1 for each in range(array.ndim)])
 
 
-def _axes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, list[str]]:
+def size_axes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, list[str]]:
     """Returns, for every axis of every parameter, the field of `GROWING` that it grows with, "" for none.
 
     Each field is doubled on its own, and the shapes are compared.
     """
-    fixed = dataclasses.replace(_unpadded(config), head_size=config.head_dim)
+    fixed = dataclasses.replace(unpadded(config), head_size=config.head_dim)
     shapes = {path: leaf.shape for path, leaf in flatten_tree(abstract_params(fixed, heads)).items()}
     axes = {path: [""] * len(shape) for path, shape in shapes.items()}
     for field in GROWING:
@@ -140,14 +142,14 @@ def _axes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, list[str]]
     return axes
 
 
-def _unit(field: str, size: int, config: EncoderConfig) -> int:
+def units_together(field: str, size: int, config: EncoderConfig) -> int:
     """Returns how many numbers of an axis stay together: a head, or the query heads of a head of keys and values."""
     if field not in ("num_heads", "num_key_value_heads"):
         return 1
     return size // (config.num_key_value_heads or config.num_heads)
 
 
-def _unpadded(config: EncoderConfig) -> EncoderConfig:
+def unpadded(config: EncoderConfig) -> EncoderConfig:
     return dataclasses.replace(config, padded_vocab_size=None)
 
 

@@ -16,6 +16,7 @@ from bertjax.training.ema import track_ema
 from bertjax.training.param_rules import Rules, depth_rules, layer_rules, resolve_multipliers
 from bertjax.training.transforms import (
     add_decay,
+    keep_zeros,
     muon_leaves,
     scale_by,
     scale_by_corrected_adam,
@@ -117,6 +118,11 @@ class Optimizer(Settings, group="optimizer"):
         help="Decay of an exponential average of the weights, such as 0.9999 (4 bytes per parameter), smaller at the "
         "start; `eval.use_ema` says whether it is evaluated. None: no average.",
     )
+    keep_zeros: bool = setting(
+        False,
+        help="Weights of the layers' matrices that are exactly zero stay zero, as after `bertjax prune --sparsity`; a "
+        "matrix of zeros alone would never train.",
+    )
     moments_dtype: str = setting(
         "float32",
         choices=("float32", "bfloat16"),
@@ -150,6 +156,7 @@ class Optimizer(Settings, group="optimizer"):
         lr_mults = resolve_multipliers(self.lr_rules(params), params, "optimizer.lr_mults")
         decay = jax.tree.map(lambda share: share * self.weight_decay, decay)
         average = [] if self.ema_decay is None else [track_ema(self.ema_decay)]
+        holds = [keep_zeros(r"(.*/)?layers/.*kernel")] if self.keep_zeros else []
         links: tuple[optax.GradientTransformation, ...] = (
             optax.clip_by_global_norm(self.clip_norm) if self.clip_norm > 0 else optax.identity(),
             *self._direction(decay, params, seed),
@@ -158,7 +165,7 @@ class Optimizer(Settings, group="optimizer"):
         )
         if rules := self.unfreeze_rules(params):
             links = (unfreeze_gradually(optax.chain(*links), resolve_multipliers(rules, params, "optimizer.unfreeze")),)
-        return optax.chain(*links, *average)
+        return optax.chain(*links, *holds, *average)
 
     def lr_rules(self, params: Params) -> Rules:
         """Returns the factors of the learning rate: `lr_mults`, then those of the layers."""

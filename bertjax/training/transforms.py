@@ -5,6 +5,7 @@ A stacked leaf [L, ...] (or [G, I, ...]) holds L tensors: norms and means "of a 
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import optax
 from jaxtyping import Array
 
 from bertjax.errors import UserError
-from bertjax.io.tree_paths import map_with_path
+from bertjax.io.tree_paths import flatten_tree, map_with_path
 from bertjax.training.param_rules import layer_shape, num_stacked
 from bertjax.types import Params
 
@@ -57,6 +58,24 @@ def unfreeze_gradually(inner: optax.GradientTransformation, first_steps: Params)
         return zero_frozen(updates), UnfreezeState(step, frozen, inner_state)
 
     return optax.GradientTransformation(init, update)
+
+
+def keep_zeros(pattern: str) -> optax.GradientTransformation:
+    """Returns a transform after which parameters that are zero stay zero; it needs no state.
+
+    Args:
+        pattern: regex of the whole paths of these parameters.
+    """
+
+    def update(updates: Params, state: Any, params: Params) -> tuple[Params, Any]:
+        weights = flatten_tree(params)
+
+        def hold(path: str, step: Array) -> Array:
+            return jnp.where(weights[path] == 0, jnp.zeros_like(step), step) if re.fullmatch(pattern, path) else step
+
+        return map_with_path(hold, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformationExtraArgs:

@@ -116,3 +116,21 @@ def test_abstract_parameters_suffice(tiny_params: Params) -> None:
     state = jax.eval_shape(optimizer.init, tiny_params)
     moments = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
     assert moments == 2 * sum(leaf.size for leaf in jax.tree.leaves(tiny_params))
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw", "muon"])
+def test_kept_zeros_of_the_layers_stay(name: str) -> None:
+    """With decay, moments in bfloat16 and an average; all else moves, also zeros outside of the layers."""
+    draw = np.random.default_rng(0)
+    thinned = {path: np.where(draw.random(value.shape) < 0.5, value, 0.0) for path, value in start().items()}
+    optimizer = Optimizer(name=name, keep_zeros=True, moments_dtype="bfloat16", ema_decay=0.9, learning_rate=0.1)
+    now = nested(thinned)
+    chain = optimizer.make(optax.constant_schedule(0.1), now)
+    state, update = chain.init(now), jax.jit(chain.update)
+    for grads in gradients():
+        updates, state = update(nested(grads), state, now)
+        now = optax.apply_updates(now, updates)
+    for path, before in thinned.items():
+        parent, leaf = path.split("/")
+        zeros = np.asarray(now[parent][leaf]) == 0
+        np.testing.assert_array_equal(zeros, before == 0 if path == "layers/kernel" else np.zeros(before.shape, bool))
