@@ -60,6 +60,7 @@ def test_readers_refuse_what_was_changed(
     assert not new.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["init_from", "objective.distillation.teacher"])
 def test_training_from_a_changed_run_is_refused(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str

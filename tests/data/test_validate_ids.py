@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import timeit
 import types
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -182,24 +180,3 @@ def test_an_id_outside_the_vocabulary_in_a_prepared_corpus_is_named(prepared: Pr
     ):
         for _ in ahead:
             pass
-
-
-@pytest.mark.parametrize("packing", ["none", "best_fit"])
-def test_looking_costs_little(packing: str, seconds_of: Callable[[Callable], float]) -> None:
-    """Compared with reading a batch of BERT-mini; its training step takes at least a hundred times as long."""
-    ids = np.random.default_rng(0).integers(3, 30_000, 400_000).astype(np.uint16)
-    corpus = Corpus([ids], np.full(20_000, 20), offsets([10] * 2000), np.zeros(0, np.int64), "large")
-    form = make_format("nsp_pairs", corpus, seq_len=128, seed=0, special_ids=IDS, packing=packing, max_examples=8)
-    source = MixtureSource("large", form, None, corpus)
-    pipeline = Pipeline([source], batch_size=64, seed=0, vocab_size=30_522)
-    batch, of_row = pipeline.batch(0), np.zeros(64, int)
-    limits = id_limits(form.settings, 30_522)
-    look = seconds_of(lambda: require_ids_in_range(batch, limits, [source], of_row))
-    read = seconds_of(lambda: pipeline.batch(1))
-    assert look < 0.2 * read  # 4 % on an idle machine
-    assert look < 1e-4
-
-
-@pytest.fixture
-def seconds_of() -> Callable[[Callable], float]:
-    return lambda function: min(timeit.repeat(function, number=20, repeat=5)) / 20

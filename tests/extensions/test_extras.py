@@ -114,6 +114,7 @@ def test_pretrained_resumed_exported_and_loaded(extras: Extras, runs: dict[str, 
     assert not np.allclose(states[1], states[10], atol=1e-4)  # the same token, nearer to another one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["pretrain", "export"])
 def test_a_missing_package_is_named(
     extras: Extras,

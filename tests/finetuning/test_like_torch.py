@@ -58,7 +58,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-MARKS = dict.fromkeys(("multilabel", "regression", "tokens", "qa"), pytest.mark.long) | {"classification": ()}
+MARKS = dict.fromkeys(("multilabel", "tokens", "qa", "classification"), pytest.mark.long) | {"regression": ()}
 
 
 def features_of(kind: str, last: bool, has_types: bool) -> Features:

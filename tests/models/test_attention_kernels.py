@@ -72,6 +72,7 @@ def test_splash_interpreted_is_the_plain_form(window: int, causal: bool) -> None
         assert np.abs(mine - plain).max() <= 2e-6 * max(1.0, np.abs(plain).max()), name  # sums of 200 products
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("window", "causal"), INTERPRETED)
 def test_splash_is_finite_at_padding_which_is_not_cleared(window: int, causal: bool) -> None:
     draw = np.random.default_rng(0).normal(size=(3, ROWS, LENGTH, HEADS, WIDTH))

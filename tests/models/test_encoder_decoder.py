@@ -159,6 +159,7 @@ def test_shared_layers_are_held_once() -> None:
     assert complete["encoder"]["layers"]["attention"] == encoder["encoder"]["layers"]["attention"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", ["tiled", "interpret"])
 def test_kernels_of_cross_attention_are_the_plain_form(implementation: str) -> None:
     """Queries and keys of other lengths, packed, with padding and an example without a source."""

@@ -247,6 +247,7 @@ def test_tinyberts_losses_are_those_of_the_original(
     assert set(result) == {"hidden_states", "attention"}  # no head, nothing masked: no words to compare
 
 
+@pytest.mark.long
 def test_padding_and_other_examples_count_nothing(parts: Parts, sums: dict[str, Sum]) -> None:
     hidden = attention = 0.0
     ours, theirs = parts.sides

@@ -89,6 +89,7 @@ def test_what_is_predicted(objective: Plm, batch: Rows) -> None:
     assert (np.asarray(later["masked_positions"]) != np.asarray(batch["masked_positions"])).any()
 
 
+@pytest.mark.long
 def test_a_row_is_hidden_alike_wherever_it_stands(objective: Plm, batch: Rows) -> None:
     turned = {name: value[::-1] for name, value in drawn_rows(backward=True).items()}
     result = corrupted(objective, turned)
@@ -162,6 +163,7 @@ def test_the_memory_is_what_the_layers_read_of_the_first_part(
     np.testing.assert_array_equal(more["memory"][:, 0, : 16 - R], carry["memory"][:, 0, R:])
 
 
+@pytest.mark.long
 def test_a_row_reads_its_own_memory(params: Params, batch: Rows, run: Callable) -> None:
     """Rows and memories permuted together give permuted memories and the same sum."""
     memory = jnp.asarray(np.random.default_rng(0).standard_normal((B, 2, 16, 12)), jnp.float32)
@@ -200,6 +202,7 @@ def test_microbatches_change_nothing(objective: Plm, params: Params, batch: Rows
         np.testing.assert_allclose(a, b, atol=2e-5 * max(1.0, float(np.abs(a).max())))
 
 
+@pytest.mark.long
 def test_nothing_to_predict_gives_no_gradient(vocabulary: Vocabulary) -> None:
     """Empty rows, rows of specials, and a block without memory."""
     objective = Plm((S,), 4, S).build({"model": MODEL}, vocabulary)

@@ -298,6 +298,7 @@ def test_a_fresh_gdes_discriminator_has_the_generators_tables(objectives: dict) 
     assert (np.asarray(types[0]) != types[1]).any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gdes"])
 def test_exports_have_hugging_faces_losses(
     objectives: dict, pack: Callable, example: Callable, name: str, tmp_path: Path
@@ -348,7 +349,9 @@ FAMILIES = ("bert-tiny", "roberta-base", "albert-base-v2", "distilbert", "electr
 FAMILIES += ("deberta-base", "deberta-v3-xsmall", "modernbert-base", "xlnet-base", "transformer-base")
 
 
-@pytest.mark.parametrize("index", range(len(FAMILIES)))
+@pytest.mark.parametrize(
+    "index", [pytest.param(index, marks=[] if index in (3, 7) else pytest.mark.long) for index in range(len(FAMILIES))]
+)
 def test_any_encoder_is_either_network(vocabulary: Vocabulary, hidden: dict, index: int) -> None:
     """Every family as the generator of the next one, by shapes alone."""
     generator, discriminator = (

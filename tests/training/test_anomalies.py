@@ -112,6 +112,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("adamw_average", "loss_nan"), *(pytest.param(name, "gradient", marks=pytest.mark.weekly) for name in OPTIMIZERS)],
@@ -150,6 +151,7 @@ def test_too_many_in_a_row_end_the_run(lab: Callable) -> None:
     assert run.trained()[-1]["step"] == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "crashes", [(3, 6, 7), *(pytest.param(each, marks=pytest.mark.weekly) for each in ((5, 5, 9), (6, 10, 12)))]
 )
@@ -186,6 +188,7 @@ def test_rollback_continues_after_the_bad_batch(lab: Callable, mesh_of: Callable
     assert "went back to step 4, on with batch 7" in run.console.lines
 
 
+@pytest.mark.long
 def test_rollback_before_any_checkpoint_goes_to_the_start(lab: Callable, mesh_of: Callable) -> None:
     run = lab({1: "gradient", 4: "loss_inf"})
     state = run.run(num_steps=6, checkpoint=0, on_nonfinite="rollback")

@@ -78,6 +78,7 @@ def squares(dtype: str, grads: Callable[[int], float], steps: int, count: int = 
     return np.asarray((state.inner if dtype == "bfloat16" else state).nu["dense"]["kernel"].astype(jnp.float32))
 
 
+@pytest.mark.long
 def test_the_second_moment_moves_where_the_nearest_number_stands_still() -> None:
     """b2 = 0.999: a large gradient once, then small ones for two of its lifetimes."""
 
@@ -145,6 +146,7 @@ def test_they_are_the_same_on_every_mesh_and_lie_as_their_parameters_do(
     assert len(kernel) == 2  # rounded both ways
 
 
+@pytest.mark.long
 def test_another_seed_rounds_in_another_way() -> None:
     params = {"dense": {"kernel": jnp.zeros((32, 32))}}
     grads = {"dense": {"kernel": jnp.full((32, 32), 0.3)}}

@@ -177,6 +177,7 @@ def bytes_of_parameters_here(compiled: CompiledStep) -> int:
     return bytes_per_device(compiled.exp.abstract_state().params, compiled.exp.mesh)
 
 
+@pytest.mark.long
 @every_mesh
 def test_the_program_holds_the_share_of_the_state_that_the_maths_says(mesh: str) -> None:
     """No device receives more than its share of weights and moments, and its rows."""

@@ -116,6 +116,7 @@ class Late(Rows):
             yield cursor, batch
 
 
+@pytest.mark.long
 def test_the_share_is_written_and_a_slow_loader_warned_of_once(
     mesh_of: Callable[..., Mesh], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

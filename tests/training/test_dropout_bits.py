@@ -40,6 +40,7 @@ def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: 
     assert 0.07 < (alone == 0).mean() < 0.13
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [pytest.param((8, 1, 1), marks=pytest.mark.long), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("width", [pytest.param(32, marks=pytest.mark.weekly), 7])
 @pytest.mark.parametrize("impl", GENERATORS)
@@ -57,6 +58,7 @@ def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
     np.testing.assert_array_equal(result, dropout(ones, 0.1, key))
 
 
+@pytest.mark.long
 def test_hashed_bits_look_random() -> None:
     """Rates, and correlations of neighbors in a mask, of masks of neighboring keys, and of derived keys."""
     keys = [purpose_key(seed, "dropout", "hash") for seed in range(2)]
