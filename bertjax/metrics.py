@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from bertjax.types import Sum
 
 Metrics = Mapping[str, float]
-"""Values by name: `train/...` of training steps, `eval/...` of held-out data, `eval/<set>/...` of one of them."""
+"""Values by name: `train/...` of training steps, `eval/...` of held-out data, `eval/<set>/...` of one of them,
+`test/...` of `task.test`."""
 
 HIGHER_IS_BETTER = re.compile(
     r".*(accuracy|f1|precision|recall|matthews|pearson|spearman|exact_match|bleu|chrf|rouge\w)(_macro|_micro|_weighted)?"
@@ -51,4 +52,4 @@ def mean_metrics(sums: Mapping[str, Sum], loss_weights: Mapping[str, float]) -> 
 
 def scores_line(metrics: Metrics) -> str:
     """Returns held-out scores of a task in one line, without the prefix of their names."""
-    return ", ".join(f"{name.removeprefix('eval/')} {value:.4f}" for name, value in metrics.items())
+    return ", ".join(f"{name.rpartition('/')[2]} {value:.4f}" for name, value in metrics.items())

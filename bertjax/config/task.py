@@ -46,6 +46,12 @@ class TaskConfig(Settings, group="task"):
     eval: tuple[str, ...] = setting(
         (), help="Held-out data of the same form, scored `evals_per_epoch` times per epoch; (): none."
     )
+    test: tuple[str, ...] = setting(
+        (),
+        help="Labeled data that is scored once, at the end, with the weights that are exported; nothing is chosen by "
+        "it, neither weights nor thresholds nor a point of a grid. (): none.",
+        resume=True,
+    )
     text_column: str | None = setting(
         None,
         help="Column of the text, by name or number (0: the first, -1: the last). None: text, or the only column of "

@@ -60,6 +60,9 @@ class Callback:
             best_step: step of the parameters to export.
         """
 
+    def on_test_scores(self, workdir: Path) -> None:
+        """Called when the examples of `task.test` have been scored, and metrics.jsonl of `workdir` holds the scores."""
+
 
 def train(run: RunContext, state: TrainState, callback: Callback) -> tuple[TrainState, dict[str, float]]:
     """Trains a run with a callback, and closes console and writers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from bertjax.experiment.task import (
     resolve_config,
     task_batches,
 )
-from bertjax.experiment.task_feed import held_out_metric_names, task_digests, task_feed
+from bertjax.experiment.task_feed import held_out_evaluator, held_out_metric_names, task_digests, task_feed
 from bertjax.experiment.workdir import (
     changed_keys,
     has_checkpoints,
@@ -44,6 +45,7 @@ from bertjax.experiment.workdir import (
 )
 from bertjax.finetuning.batches import TaskBatches
 from bertjax.finetuning.evaluate import Tuner
+from bertjax.io.jsonl import read_log, to_line
 from bertjax.metrics import scores_line
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
@@ -66,7 +68,7 @@ def finetune(
         callback: called while the run trains.
 
     Returns:
-        The held-out metrics of the exported weights.
+        The metrics of the exported weights, held-out ones and those of `task.test`.
 
     Raises:
         UserError: config, model or data are unsuitable, or `workdir` holds another run.
@@ -98,7 +100,7 @@ def train_task(
         **shapes: sizes, lengths and min_examples of `task_batches`.
 
     Returns:
-        The held-out metrics of the exported weights.
+        The metrics of the exported weights, held-out ones and those of `task.test`.
     """
     batches = task_batches(cfg, task, **shapes)
     best_metric = cfg.checkpoint.best_metric
@@ -137,20 +139,38 @@ def train_task(
         if not metrics or not is_last:  # the loop has just evaluated other weights, or none
             with jax.set_mesh(exp.mesh):
                 metrics = dict(evaluate(params, exp.frozen))
+        config = evaluate.config if isinstance(evaluate, Tuner) else task.config
+        tested: dict[str, float] = {}
+        if task.test is not None:
+            with jax.set_mesh(exp.mesh):
+                scores = held_out_evaluator(exp, config, task.tokenizer, task.test)(params, exp.frozen)
+            tested = {f"test/{name.removeprefix('eval/')}": value for name, value in scores.items()}
+            processes.run_on_first("metrics.jsonl", lambda: _log_test(workdir / "metrics.jsonl", step, tested))
         if step != int(state.step) and cfg.report.enabled:
             processes.run_on_first("the report", lambda: callback.on_best_params(workdir, int(state.step), step))
+        if tested and cfg.report.enabled:
+            processes.run_on_first("the report", lambda: callback.on_test_scores(workdir))
     if metrics:
         of_steps = f"step {step}" if len(averaged) == 1 else f"average of steps {', '.join(map(str, averaged))}"
         print(f"held out, {of_steps}: {scores_line(metrics)}")
+    if tested:
+        print(f"test: {scores_line(tested)}")
     if isinstance(evaluate, Tuner):
-        _store_tuned(exp.cfg, evaluate.config)
+        _store_tuned(exp.cfg, config)
         processes.run_on_first("the work directory", lambda: write_config(workdir, exp.cfg))
     params = build.unpadded_params(params, exp.model)
     if cfg.export.at_end:
         meta = {"tokens": feed.tokens, "examples": feed.examples}
         run_to_export = StoredRun(exp, task.tokenizer, params, step, meta, averaged)
         processes.run_on_first("the export", lambda: export_run(run_to_export, workdir, workdir / "export"))
-    return metrics
+    return metrics | tested
+
+
+def _log_test(path: Path, step: int, metrics: Mapping[str, float]) -> None:
+    """Appends the scores of `task.test` to a log of metrics that does not have them."""
+    if any(record.get(name) != value for record in read_log(path)[-1:] for name, value in metrics.items()):
+        with path.open("a", encoding="utf-8") as file:
+            file.write(to_line({"step": step, **metrics}))
 
 
 def _store_tuned(cfg: ConfigDict, config: TaskConfig) -> None:

@@ -69,18 +69,20 @@ class Task:
     train: Split
     held_out: Split | None
     tuning: Split | None
+    test: Split | None
     source: SourceModel | None
 
     @property
     def splits(self) -> dict[str, Split]:
-        """Training examples and, if there are any, held-out ones and those for tuning."""
+        """Training examples and, if there are any, held-out ones and those for tuning: what decides shapes."""
         splits = {"train": self.train, "eval": self.held_out, "tuning": self.tuning}
         return {name: split for name, split in splits.items() if split is not None}
 
     @property
     def notes(self) -> list[str]:
         """Remarks on the data, such as truncated examples, for the user."""
-        return [f"{name}: {note}" for name, split in self.splits.items() for note in split.data.notes]
+        splits = self.splits if self.test is None else self.splits | {"test": self.test}
+        return [f"{name}: {note}" for name, split in splits.items() for note in split.data.notes]
 
 
 def require_task(cfg: ConfigDict) -> None:
@@ -148,7 +150,8 @@ def read_task(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_P
     training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
     tuning = None if for_tuning is None else Split(for_tuning, make_features(config, for_tuning, tokenizer, labels))
     held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None
-    return Task(config, tokenizer, model, both, labels, training, held_out, tuning, source)
+    test = read_held_out(cfg, config, tokenizer, labels, "test") if config.test else None
+    return Task(config, tokenizer, model, both, labels, training, held_out, tuning, test, source)
 
 
 def _split_off(examples: Examples, config: TaskConfig) -> tuple[Examples, Examples | None]:
@@ -208,19 +211,22 @@ def copy_start_token(cfg: ConfigDict, model: EncoderDecoderConfig, tokenizer: To
     cfg.decoder.start_token = names[model.decoder_start_token_id]
 
 
-def read_held_out(cfg: ConfigDict, config: TaskConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> Split:
-    """Reads the examples of `task.eval` with their labels.
+def read_held_out(
+    cfg: ConfigDict, config: TaskConfig, tokenizer: Tokenizer, labels: Sequence[str], split: str = "eval"
+) -> Split:
+    """Reads the examples of `task.eval` or `task.test` with their labels.
 
     Args:
         cfg: config of the run.
         config: settings of the task.
         tokenizer: the tokenizer of the model.
         labels: names of the labels of the model.
+        split: eval or test.
 
     Raises:
         UserError: an example cannot be read.
     """
-    examples = read_examples(config, "eval", errors=cfg.data.encoding_errors)
+    examples = read_examples(config, split, errors=cfg.data.encoding_errors)
     return Split(examples, make_features(config, examples, tokenizer, labels))
 
 

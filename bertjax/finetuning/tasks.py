@@ -59,7 +59,7 @@ def read_examples(
 
     Args:
         config: settings of the task.
-        split: "train" or "eval".
+        split: "train", "eval" or "test".
         labeled: whether to read labels.
         errors: `data.encoding_errors`: "strict", or "replace" for invalid UTF-8.
         sources: other sources than those of the split.
@@ -78,8 +78,8 @@ def read_examples(
 
 
 def require_files(config: TaskConfig) -> None:
-    """Raises `UserError` if a file of `task.train` or `task.eval` is missing; reads none."""
-    for split in ("train", "eval"):
+    """Raises `UserError` if a file of `task.train`, `task.eval` or `task.test` is missing; reads none."""
+    for split in ("train", "eval", "test"):
         for source in config.sources(split):
             source_files(source)
 

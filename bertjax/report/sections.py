@@ -248,6 +248,11 @@ def headline(run: RunRecord) -> Mapping[str, str | tuple[str, str]]:
             metric_title(key): (number(run.metrics[f"eval/{key}"].last, _number_format(run, key)), "held out")
             for key in held_out
         }
+        cards |= {
+            f"{metric_title(key)}, test": (number(run.metrics[f"test/{key}"].last, _number_format(run, key)), "test")
+            for key in held_out
+            if f"test/{key}" in run.metrics
+        }
     throughput = run.metrics.get("train/tokens_per_second")
     if throughput is not None and np.isfinite(throughput.y).any():
         cards["Throughput"] = (f"{number(float(np.nanmedian(throughput.y)), 'big')} tokens/s", "real tokens, median")

@@ -90,6 +90,10 @@ class ReportWriter(Callback):
             log.write(step, kind, set=BEST_PARAMS, of_step=best_step, **fields)
         render(workdir)
 
+    def on_test_scores(self, workdir: Path) -> None:
+        """Writes the report again. Args: as in the base class."""
+        render(workdir)
+
     def task_probes(self) -> list[Probe]:
         """Returns what the last evaluation has: confusion matrix, scores per class, generated texts."""
         scores, records = self._scores, []

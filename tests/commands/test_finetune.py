@@ -137,6 +137,38 @@ def check_evaluation(workdir: Path, last: dict[str, float], capsys: pytest.Captu
 
 
 @pytest.mark.long
+def test_a_test_split_is_scored_once_and_changes_nothing(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the best weights, which are not the last ones; as `evaluate` scores them, also when it is added afterwards."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_texts(folder, 40, "unseen")
+    best = "--config.task.export_checkpoint=best", "--config.checkpoint.best_metric=eval/loss", "--config.task.epochs=2"
+    assert task("--workdir", tmp_path / "without", *best) == 0
+    tested = f"--config.task.test=tsv:{folder}/unseen.tsv"
+    for _ in range(2):
+        assert task("--workdir", tmp_path / "run", *best, tested) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("test: ")]
+    assert len(printed) == 2 and printed[0] == printed[1]
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    (scores,) = (each for each in records if "test/loss" in each)
+    step = scores.pop("step")
+    again = evaluate(tmp_path / "run", step=step, inputs=[f"tsv:{folder}/unseen.tsv"])
+    assert scores == {name.replace("eval/", "test/"): pytest.approx(value) for name, value in again.items()}
+    assert again["eval/loss"] != pytest.approx(evaluate(tmp_path / "run", step=step)["eval/loss"], abs=1e-6)
+    assert "Accuracy, test" in (tmp_path / "run" / "report.html").read_text()
+    logged = {
+        step: {name: value for name, value in record.items() if not name.startswith("test/")}
+        for step, record in comparable(tmp_path / "run").items()
+    }
+    assert logged == comparable(tmp_path / "without")
+    exports = [tmp_path / name / "export" / "model.safetensors" for name in ("run", "without")]
+    assert exports[0].read_bytes() == exports[1].read_bytes()
+    assert task("--workdir", tmp_path / "without", *best, tested) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("test: ")] == printed[:1]
+
+
 def test_a_dry_run_trains_nothing(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert task("--workdir", tmp_path / "run", "--config.dry_run=true") == 0
     out = capsys.readouterr().out
