@@ -41,6 +41,11 @@ _HALF_BATCH = {  # as many tokens in twice as many steps; of the default number 
     "schedule.warmup_steps": 80,
     "eval.interval_steps": 160,
 }
+_CAUSAL_FIRST = {
+    "objective.name": "mixture",
+    "objective.mixture.members": "mlm@63,clm@1",
+    "train.phases": "40%:objective.mlm.masked_next_token=true,objective.mixture.members=mlm@1,clm@1",
+}
 _MIXTURE = {"objective.name": "mixture", "objective.mlm.masked_next_token": True}
 
 ARMS: Mapping[str, Mapping[str, Any]] = {
@@ -65,6 +70,11 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "batch-32-rate-2.8e-3": _HALF_BATCH | {"optimizer.learning_rate": 2.8e-3},
     "batch-16-rate-2e-3": {"train.batch_size": 16, "train.num_steps": 3200, "optimizer.learning_rate": 2e-3}
     | {"schedule.warmup_steps": 160, "eval.interval_steps": 320},
+    "batch-32-causal-40": _HALF_BATCH | {"optimizer.learning_rate": 2.8e-3} | _CAUSAL_FIRST,
+    "batch-32-causal-20": _HALF_BATCH
+    | {"optimizer.learning_rate": 2.8e-3}
+    | _CAUSAL_FIRST
+    | {"train.phases": _CAUSAL_FIRST["train.phases"].replace("40%", "20%")},
     "length-64": {"data.seq_len": 64, "train.batch_size": 128},
     "mixture-1-1": _MIXTURE | {"objective.mixture.members": "mlm@1,clm@1"},
     "mixture-1-1-then-masks": {  # the last fifth predicts in place, as its export does
@@ -72,11 +82,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
         "objective.mixture.members": "mlm@63,clm@1",
         "train.phases": "80%:objective.mlm.masked_next_token=true,objective.mixture.members=mlm@1,clm@1",
     },
-    "mixture-1-1-then-masks-at-40": {  # an earlier change, at twice the rate that is left at 80 %
-        "objective.name": "mixture",
-        "objective.mixture.members": "mlm@63,clm@1",
-        "train.phases": "40%:objective.mlm.masked_next_token=true,objective.mixture.members=mlm@1,clm@1",
-    },
+    "mixture-1-1-then-masks-at-40": _CAUSAL_FIRST,  # an earlier change, at three times the rate that is left at 80 %
     "mixture-1-1-in-place": {"objective.name": "mixture", "objective.mixture.members": "mlm@1,clm@1"},
     "mixture-15-1": _MIXTURE | {"objective.mixture.members": "mlm@15,clm@1"},
     "mask-rate-15": {"objective.masking.mask_rate": 0.15},

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from bertjax.benchmark.measured_step import MeasuredStep
 from bertjax.config import inputs
 from bertjax.config.overrides import set_values
+from bertjax.config.phases import phases_in_steps
 from bertjax.errors import UserError, named
 from bertjax.experiment.callbacks import Callback, TrainingStart
 from bertjax.experiment.pretrain import pretrain
@@ -75,12 +76,15 @@ class TimeBudget:
 
     def configure(self, cfg: ConfigDict) -> ConfigDict:
         """Returns the config of the run, as long as it is known to be."""
-        values = {
+        values: dict[str, Any] = {
             "train.num_steps": self.num_steps if self.decided is None else self.decided,
             "schedule.warmup_steps": self.warmup_steps,
             "eval.interval_steps": self.interval,
             "checkpoint.interval_steps": self.interval,
         }
+        if cfg.train.phases:
+            now = values["train.num_steps"]
+            values["train.phases"] = phases_in_steps(cfg.train.phases, self.num_steps, now, self.decision_step)
         return set_values(copy.deepcopy(cfg), values)
 
     def decide(self) -> Self:

@@ -14,6 +14,7 @@ import bertjax
 from bertjax.benchmark import plan
 from bertjax.benchmark.measured_step import MeasuredStep
 from bertjax.benchmark.time_budget import TimeBudget, new_budget, require_one_length
+from bertjax.config.phases import list_phases
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
 
@@ -90,11 +91,35 @@ class Killed(Exception):
     pass
 
 
+PHASES = {
+    "none": {},
+    "ends before the decision": {"train.phases": ("5%:data.seq_len=16",)},
+    "ends after it": {"train.phases": ("40%:objective.masking.mask_rate=0.5,data.seq_len=16",)},
+    "all": {"train.phases": ("5%:data.seq_len=16", "95%:data.seq_len=24")},
+}
+
+
+@pytest.mark.parametrize(("name", "ends"), [("ends before the decision", [3]), ("ends after it", [32]), ("all", [3])])
+def test_phases_follow_the_length_but_for_what_has_been_read(name: str, ends: list[int]) -> None:
+    """60 steps are planned, 80 fit; the decision is at step 6."""
+    cfg = load_config("quickstart", PHASES[name])
+    budget = dataclasses.replace(BUDGET, num_steps=60, interval=3)
+    before, after = (list_phases(dataclasses.replace(budget, decided=each).configure(cfg)) for each in (None, 80))
+    assert [phase.start for phase in after][1:] == ends
+    for step in range(6):
+        one, other = ([phase.cfg for phase in phases if phase.start <= step][-1] for phases in (before, after))
+        assert one.data.seq_len == other.data.seq_len
+
+
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[] if each == "ends after it" else pytest.mark.weekly) for each in PHASES]
+)
 def test_resumes_to_the_same_weights(
-    tmp_path: Path, overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Killed before the decision (at step 6), between it and its checkpoint, and after it."""
+    overrides = overrides | PHASES[name]
     whole = tmp_path / "whole"
     bertjax.pretrain("quickstart", whole, overrides, minutes=5)
     budget = TimeBudget.read(whole)
