@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bertjax.commands.prune import prune as prune
     from bertjax.commands.pseudo_label import pseudo_label as pseudo_label
     from bertjax.commands.score_choices import score_choices as score_choices
+    from bertjax.commands.suite import suite as suite
     from bertjax.config.model import EncoderConfig as EncoderConfig
     from bertjax.errors import UserError as UserError
     from bertjax.experiment.config import load_config as load_config
@@ -70,6 +71,7 @@ _NAMES = {
     "bertjax.commands.pretrain": ("pretrain", "sweep"),
     "bertjax.commands.prune": ("prune",),
     "bertjax.commands.score_choices": ("score_choices",),
+    "bertjax.commands.suite": ("suite",),
     "bertjax.config.model": ("EncoderConfig",),
     "bertjax.experiment.config": ("load_config",),
     "bertjax.errors": ("UserError",),

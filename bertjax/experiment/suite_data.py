@@ -1,0 +1,176 @@
+"""Data of the tasks of a suite: missing files, texts of several fields, the part of train to choose rates on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax.config.extensions import TASK_KINDS
+from bertjax.config.fields import read_group
+from bertjax.config.source_files import source_files
+from bertjax.config.sources import parse_task_source
+from bertjax.config.suites import SuiteTask
+from bertjax.config.task import TaskConfig
+from bertjax.errors import UserError
+from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.readers.labels import collect_labels
+from bertjax.finetuning.tasks import read_examples
+from bertjax.inference.text_files import JsonRecord, read_records
+from bertjax.io import atomic
+
+HELD_OUT = 0.1
+"""Share of the training examples that points of a grid are compared on."""
+_SPLIT_SEED = 0
+
+
+def why_missing(task: SuiteTask) -> str:
+    """Returns why a task cannot run here: a kind of task or a file that is not there; "" if it can.
+
+    Raises:
+        UserError: a source is of an unknown kind.
+    """
+    if task.missing:
+        return task.missing
+    kind = task.recipe.partition(":")[0].rpartition("/")[2]
+    if task.recipe.startswith("finetune/") and kind not in TASK_KINDS:
+        return f"needs task.kind={kind}, which this version does not have"
+    for text in task.sources:
+        source = parse_task_source(f"jsonl:{text}" if task.command == _PAIRS else text, "source")
+        if source.spec.is_file:
+            try:
+                source_files(source)
+            except UserError:
+                return f"{source.where} is missing" + (f"; {task.where}" if task.where else "")
+    return ""
+
+
+_PAIRS = "eval-minimal-pairs"
+
+
+def with_packed_files(task: SuiteTask) -> SuiteTask:
+    """Returns the task with FILE.gz in place of each file that exists only compressed."""
+
+    def packed(sources: Sequence[str]) -> tuple[str, ...]:
+        return tuple(map(_packed, sources))
+
+    submit = {name: {**each, "source": _packed(each["source"])} for name, each in task.submit.items()}
+    evals = {name: packed(each) for name, each in task.evals.items()}
+    return dataclasses.replace(task, train=packed(task.train), eval=packed(task.eval), evals=evals, submit=submit)
+
+
+def _packed(source: str) -> str:
+    kind, colon, where = source.rpartition(":") if not source.startswith("hub:") else ("", "", source)
+    path = Path(where).expanduser()
+    exists = any(path.parent.glob(path.name)) if path.parent.is_dir() else False
+    packed = any(path.parent.glob(f"{path.name}.gz")) if path.parent.is_dir() else False
+    return f"{kind}{colon}{where}.gz" if packed and not exists else source
+
+
+def fill_templates(task: SuiteTask, folder: Path) -> SuiteTask:
+    """Writes texts that several fields make up, such as `{word}: {sentence1}`, and returns the task that reads them.
+
+    Args:
+        task: a task, whose sources are .jsonl files if a column is a template.
+        folder: where the files are written.
+
+    Raises:
+        UserError: a record lacks a field, or a source is no .jsonl file.
+    """
+    keys = {"text": "task.text_column", "pair": "task.pair_column"}
+    templates = {name: str(task.settings[key]) for name, key in keys.items() if task.settings.get(key)}
+    if not any("{" in template for template in templates.values()):
+        return task
+    label = str(task.settings.get("task.label_column", "label"))
+
+    def written(name: str, sources: Sequence[str]) -> tuple[str, ...]:
+        rows = []
+        for source in source_paths(sources):
+            for record in read_records(source):
+                texts = {key: _fill(template, record) for key, template in templates.items()}
+                rows.append({**texts, "label": record.values.get(label)})
+        return (_write_rows(folder / f"{name}.jsonl", rows),)
+
+    settings = {**task.settings, **{key: name for name, key in keys.items() if name in templates}}
+    return dataclasses.replace(
+        task,
+        train=written("train", task.train),
+        eval=written("eval", task.eval),
+        evals={name: written(f"eval-{name}", sources) for name, sources in task.evals.items()},
+        settings={**settings, "task.label_column": "label"},
+    )
+
+
+def source_paths(sources: Sequence[str]) -> list[str]:
+    """Returns the files of .jsonl sources; raises `UserError` for other sources."""
+    parsed = [parse_task_source(source, "the source") for source in sources]
+    for source in parsed:
+        if source.kind != "jsonl":
+            raise UserError(f"{source.text}: texts of several fields need jsonl: sources")
+    return [path for source in parsed for path in source_files(source)]
+
+
+def _fill(template: str, record: JsonRecord) -> str:
+    names = [name for _, name, _, _ in string.Formatter().parse(template) if name]
+    if not names:
+        return record.text(template)
+    return template.format(**{name: record.text(name) for name in names})
+
+
+def hold_out(cfg: ConfigDict, folder: Path) -> dict[str, Any]:
+    """Splits the training examples of a task into two files; a fixed draw, so that all models get the same split.
+
+    Args:
+        cfg: config of a task of texts or pairs of texts.
+        folder: where the files are written.
+
+    Returns:
+        The config keys that train on the larger part and score on the other.
+
+    Raises:
+        UserError: the task has no texts to split, or fewer than two examples.
+    """
+    config = read_task_config(cfg)
+    examples = read_examples(config)
+    if not isinstance(examples, TextExamples) or len(examples) < 2:
+        raise UserError("a grid needs texts or pairs of texts, two or more: part of them is held out to choose by")
+    order = np.random.default_rng(_SPLIT_SEED).permutation(len(examples)).tolist()
+    count = max(1, round(len(order) * HELD_OUT))
+    parts = {"held-out": examples.take(sorted(order[:count])), "fit": examples.take(sorted(order[count:]))}
+    held_out, fit = (_write_rows(folder / f"{name}.jsonl", _rows(part)) for name, part in parts.items())
+    return {
+        "task.train": (fit,),
+        "task.eval": (held_out,),
+        "task.text_column": "text",
+        "task.pair_column": None if examples.pairs is None else "pair",
+        "task.label_column": "label",
+        "task.id_column": None,
+        "task.header": None,
+        "task.labels": collect_labels(config, examples),
+    }
+
+
+def read_task_config(cfg: ConfigDict) -> TaskConfig:
+    """Returns the settings of a task."""
+    kind = TASK_KINDS.load(cfg.task.kind)
+    return read_group(cfg, TaskConfig, settings=read_group(cfg, kind))
+
+
+def _rows(examples: TextExamples) -> list[dict[str, Any]]:
+    labels = examples.scores if examples.labels is None else examples.labels
+    assert labels is not None
+    rows = [{"text": text, "label": label} for text, label in zip(examples.texts, labels, strict=True)]
+    pairs = examples.pairs or []
+    return [row | {"pair": pair} for row, pair in zip(rows, pairs, strict=True)] if pairs else rows
+
+
+def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return f"jsonl:{path}"
