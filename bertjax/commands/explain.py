@@ -136,6 +136,8 @@ def explain(
         return result
     opened = open_model(model, MASKS_HEAD if kind == MASKS else None, pooled=True)
     of_kind = choose_kind(opened, kind, items[0] if not are_files else None)
+    if of_kind == SIMILARITY and any(isinstance(item, str) for item in items) and not are_files:
+        raise UserError(f"the similarity of two texts is explained: give the second text with {named('pair')}")
     records = (
         []
         if are_files

@@ -76,8 +76,8 @@ def explain_task(
         return [_answer(tokenizer, predictions, index, target) for index in range(len(inputs.ids))]
     if predictor.num_truncated:
         raise UserError(
-            f"{predictor.num_truncated:,} of the texts are longer than {predictor.config.max_length:,} tokens, and would "
-            f"be explained without their ends; shorten them, or set {named('max_length')} if the model reads more"
+            f"{predictor.num_truncated:,} of the texts are longer than {predictor.config.max_length:,} tokens, and "
+            f"would be explained without their ends; shorten them, or set {named('max_length')} if the model reads more"
         )
     ids = None if target is None or predictor.num_classes == 1 else _label(predictor, target)
     if predictor.num_classes == 1 and target is not None:
