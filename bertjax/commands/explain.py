@@ -103,11 +103,12 @@ def explain(
         kind: a task, fill-mask or similarity (default: the task of the model; else the [MASK] of the text, or the
             similarity of two texts)
         target: class, tag, token, or answer in the context (default: the predicted one)
-        word: of tags: the word or its number from 0 (default: that whose tag other than O has the highest score)
+        word: the word whose tag is explained, or its number from 0 (default: that whose tag other than O has the
+            highest score)
         method: integrated-gradients, gradient-x-input, leave-one-out or attention-rollout
         baseline: what replaces words: the embedding of pad or mask, zero, or with leave-one-out remove (default: pad;
             of leave-one-out remove, or mask for tags, answers and masks)
-        steps: of integrated gradients; doubled up to 800 while the completeness error exceeds 1%
+        steps: number for integrated gradients; doubled up to 800 while the completeness error exceeds 1%
         text_column: name or number (0 = first) of the column (default: as finetuned, else text)
         pair_column: that of second texts (default: as finetuned, else none)
         id_column: that of ids (default: as finetuned, else id of .jsonl, otherwise none)

@@ -34,7 +34,7 @@ _TINY = 1e-6  # of a change of a score: what float32 does not distinguish from n
 
 
 class Readout(NamedTuple):
-    """What is explained: a sum of outputs of a head before softmax or sigmoid, or the cosine of two vectors.
+    """Number that is explained: a sum of outputs of a head before softmax or sigmoid, or the cosine of two vectors.
 
     Attributes:
         config: The model.
@@ -99,7 +99,7 @@ class Attribution(NamedTuple):
     completeness_error: float | None = None
 
 
-class Row(NamedTuple):
+class MixedWindow(NamedTuple):
     """A window in which each token is its embedding times 1 - `share`, plus the baseline times `share` [S]."""
 
     window: ScoredWindow
@@ -127,7 +127,7 @@ class Attributor:
         self.readout, self._params, self._tokens = readout, model.params, tokens
         self._baseline = jax.device_put(np.zeros(width, np.float32) if baseline is None else baseline)
 
-    def scores(self, rows: Sequence[Row]) -> Float[np.ndarray, "N"]:
+    def scores(self, rows: Sequence[MixedWindow]) -> Float[np.ndarray, "N"]:
         """Returns the number that is explained for every row."""
         result = np.zeros(len(rows))
         for index, score in self._run(_scores, rows):
@@ -137,7 +137,7 @@ class Attributor:
     def gradient_x_input(self, windows: Sequence[ScoredWindow]) -> list[Attribution]:
         """Returns embedding times gradient, summed over the embedding (arXiv:1605.01713, section 2)."""
         result: dict[int, Attribution] = {}
-        rows = [Row(each, np.zeros(len(each.input_ids))) for each in windows]
+        rows = [MixedWindow(each, np.zeros(len(each.input_ids))) for each in windows]
         for index, (score, times_input, _) in self._run(_gradients, rows):
             window = windows[index]
             scores = window.sum_by_word(times_input[: len(window.input_ids)])
@@ -154,8 +154,8 @@ class Attributor:
             windows: the windows.
             steps: number of steps, at first.
         """
-        full = self.scores([Row(each, np.zeros(len(each.input_ids))) for each in windows])
-        empty = self.scores([Row(each, each.replaceable * 1.0) for each in windows])
+        full = self.scores([MixedWindow(each, np.zeros(len(each.input_ids))) for each in windows])
+        empty = self.scores([MixedWindow(each, each.replaceable * 1.0) for each in windows])
         result: dict[int, Attribution] = {}
         errors, pending = np.zeros(len(windows)), list(range(len(windows)))
         while pending:
@@ -173,7 +173,7 @@ class Attributor:
     def _integrate(self, windows: Sequence[ScoredWindow], steps: int) -> list[np.ndarray]:
         """Returns the attribution of every token."""
         nodes, weights = _gauss_legendre(steps)
-        rows = [Row(each, (1.0 - node) * each.replaceable) for each in windows for node in nodes]
+        rows = [MixedWindow(each, (1.0 - node) * each.replaceable) for each in windows for node in nodes]
         totals = [np.zeros(len(each.input_ids)) for each in windows]
         for index, (_, times_input, times_baseline) in self._run(_gradients, rows):
             total = totals[index // steps]
@@ -189,13 +189,13 @@ class Attributor:
             windows: the windows.
             shortened: each window without each of its words; None: the baseline replaces the tokens of a word.
         """
-        rows = [Row(each, np.zeros(len(each.input_ids))) for each in windows]
+        rows = [MixedWindow(each, np.zeros(len(each.input_ids))) for each in windows]
         for index, window in enumerate(windows):
             if shortened is None:
                 words = (window.word_of_token == np.arange(window.num_words)[:, None]) & window.replaceable
-                rows += [Row(window, share * 1.0) for share in words]
+                rows += [MixedWindow(window, share * 1.0) for share in words]
             else:
-                rows += [Row(each, np.zeros(len(each.input_ids))) for each in shortened[index]]
+                rows += [MixedWindow(each, np.zeros(len(each.input_ids))) for each in shortened[index]]
         scores = self.scores(rows)
         ends = len(windows) + np.cumsum([0, *(each.num_words for each in windows)])
         return [
@@ -211,13 +211,13 @@ class Attributor:
         """
         require_rollout(self.readout)
         result: dict[int, Attribution] = {}
-        rows = [Row(each, np.zeros(len(each.input_ids))) for each in windows]
+        rows = [MixedWindow(each, np.zeros(len(each.input_ids))) for each in windows]
         for index, (score, flow) in self._run(_rollout, rows):
             window = windows[index]
             result[index] = Attribution(window.sum_by_word(flow[: len(window.input_ids)]), float(score))
         return [result[index] for index in range(len(windows))]
 
-    def _run(self, compute: Callable[..., Any], rows: Sequence[Row]) -> Iterator[tuple[int, Any]]:
+    def _run(self, compute: Callable[..., Any], rows: Sequence[MixedWindow]) -> Iterator[tuple[int, Any]]:
         """Yields index and results of rows, which are run in batches of similar length."""
         lengths = np.array([len(row.share) for row in rows], np.int64)
         limit = max_input_length(self.readout.config, self.readout.heads)
@@ -225,10 +225,10 @@ class Attributor:
             batch = self._batch([rows[index] for index in part.members], part.length)
             with jax.default_matmul_precision("float32"):
                 results = jax.device_get(compute(self._params, batch, self.readout))
-            for place, index in enumerate(part.members[: part.num_real].tolist()):
-                yield index, jax.tree.map(lambda values, place=place: values[place], results)
+            for position, index in enumerate(part.members[: part.num_real].tolist()):
+                yield index, jax.tree.map(lambda values, position=position: values[position], results)
 
-    def _batch(self, rows: Sequence[Row], length: int) -> dict[str, Any]:
+    def _batch(self, rows: Sequence[MixedWindow], length: int) -> dict[str, Any]:
         config, windows = self.readout.config, [row.window for row in rows]
         ids = _padded([each.input_ids for each in windows], length, config.pad_token_id)
         mask = _padded([np.ones_like(each.input_ids) for each in windows], length)

@@ -122,15 +122,15 @@ def choose_baseline(method: str, requested: str | None, readout: Readout, tokeni
         has = {"remove": True, "mask": tokenizer.mask_id >= 0, "pad": tokenizer.pad_id >= 0}
         return next((name for name in order if has[name]), "zero")
     require_one_of("baseline", requested, BASELINES)
-    given = named("baseline", requested)
+    setting = named("baseline", requested)
     if not replaces:
-        raise UserError(f"{given}: {method} has no baseline; leave it out")
+        raise UserError(f"{setting}: {method} has no baseline; leave it out")
     if requested == "remove" and not is_left_out:
-        raise UserError(f"{given} is for leave-one-out; {method} needs pad, mask or zero")
+        raise UserError(f"{setting} is for leave-one-out; {method} needs pad, mask or zero")
     if requested == "remove" and readout.head not in ("", "sequence_classification"):
-        raise UserError(f"{given}: without a word the explained position would move; give mask, pad or zero")
+        raise UserError(f"{setting}: without a word the explained position would move; give mask, pad or zero")
     if {"pad": tokenizer.pad_id, "mask": tokenizer.mask_id}.get(requested, 0) < 0:
-        raise UserError(f"{given}: the tokenizer of this model has no such token; give zero")
+        raise UserError(f"{setting}: the tokenizer of this model has no such token; give zero")
     return requested
 
 

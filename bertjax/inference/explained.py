@@ -1,4 +1,4 @@
-"""What is explained of each input: its windows and words, and the output of the model with its name."""
+"""Inputs to explain: windows and words, and the output of the model with its name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertjax.inference.explained_texts import (
     Word,
     WordedWindow,
     find_words,
-    kept_ids,
+    fixed_ids,
     require_words,
     text_windows,
     without_word,
@@ -63,7 +63,7 @@ def explain_task(
         tokenizer: tokenizer of the model.
         inputs: the examples.
         target: class or tag, or an answer that the context holds.
-        word: of tags: the word or its number; None: that whose tag other than O has the highest score.
+        word: the word whose tag is explained, or its number; None: that whose tag other than O has the highest score.
 
     Raises:
         UserError: an example does not fit into the model or has no words, or has no such target or word.
@@ -130,9 +130,9 @@ def _shortened(
     fields = ("text", "pair")
     shorter = []
     for word in words:
-        place = fields.index(word.field)
-        text = texts[place][:skipped] + without_word(texts[place][skipped:], word)
-        shorter.append((*texts[:place], text, *texts[place + 1 :]))
+        index = fields.index(word.field)
+        text = texts[index][:skipped] + without_word(texts[index][skipped:], word)
+        shorter.append((*texts[:index], text, *texts[index + 1 :]))
     windows = text_windows(tokenizer, shorter, fields, skipped)
     if any(not len(each.window.input_ids) for each in windows):
         raise UserError("a text of one word has no token without it; choose another baseline than remove")
@@ -161,9 +161,9 @@ def _tag(
     if not len(read):
         raise UserError(f"{location}: the text has no word to explain")
     word_of_token, words = np.full(end - begin, -1), []
-    for place, number in enumerate(read.tolist()):
+    for word_index, number in enumerate(read.tolist()):
         position = first[number] - begin
-        word_of_token[position : position + lengths[number]] = place
+        word_of_token[position : position + lengths[number]] = word_index
         span = (None, None) if split is None else split[1].spans[number]
         words.append(Word(texts[number], "text" if split else "words", *span))
     scores = predictions.scores[first[read]]
@@ -173,7 +173,7 @@ def _tag(
     window = ScoredWindow(
         ids,
         features.token_types[begin:end],
-        (word_of_token >= 0) & ~np.isin(ids, kept_ids(tokenizer)),
+        (word_of_token >= 0) & ~np.isin(ids, fixed_ids(tokenizer)),
         word_of_token,
         len(words),
         (int(first[read[chosen]] - begin),),
@@ -189,13 +189,15 @@ def _best_tagged(labels: Sequence[str], scores: np.ndarray) -> int:
     return int(np.where(is_outside & ~is_outside.all(), -np.inf, best).argmax())
 
 
-def _find_word(words: Sequence[Word], wanted: str, location: str) -> int:
+def _find_word(words: Sequence[Word], word: str, location: str) -> int:
     texts = [each.text for each in words]
-    if wanted in texts:
-        return texts.index(wanted)
-    if wanted.isdecimal() and int(wanted) < len(words):
-        return int(wanted)
-    raise UserError(f"{location}: {named('word', wanted)} is no word of it; give one of its words, or a number from 0")
+    if word in texts:
+        return texts.index(word)
+    if word.isdecimal() and int(word) < len(words):
+        return int(word)
+    raise UserError(
+        f"{location}: {named('word', word)} is not among its words; give one of its words, or a number from 0"
+    )
 
 
 def _answer(tokenizer: Tokenizer, predictions: Predictions, index: int, target: str | None) -> Explained:
@@ -249,17 +251,17 @@ def _question_window(tokenizer: Tokenizer, data: QaData, window: int, question: 
     features, template = data.features, find_template(tokenizer, is_pair=True)
     begin, end = features.offsets[window : window + 2]
     ids, word_of_token = features.tokens[begin:end], np.full(end - begin, -1)
-    place, length = int(data.context_position[window]), int(data.context_length[window])
-    asked = tokenize_contexts(tokenizer, [question])
+    context_begin, length = int(data.context_position[window]), int(data.context_length[window])
+    question_tokens = tokenize_contexts(tokenizer, [question])
     count = int(end - begin) - length - template.num_special  # of a long question the first ones are read
-    is_first = place > len(template.gaps[0])
-    position = len(template.gaps[0]) if is_first else place + length + len(template.gaps[1])
-    words, of_token = find_words(question, asked.begins[:count], asked.ends[:count], "question")
+    is_first = context_begin > len(template.gaps[0])
+    position = len(template.gaps[0]) if is_first else context_begin + length + len(template.gaps[1])
+    words, of_token = find_words(question, question_tokens.begins[:count], question_tokens.ends[:count], "question")
     word_of_token[position : position + count] = of_token
     others, of_context = find_words(context, *_context_spans(data, window), "context")
-    word_of_token[place : place + length] = np.where(of_context < 0, -1, of_context + len(words))
+    word_of_token[context_begin : context_begin + length] = np.where(of_context < 0, -1, of_context + len(words))
     summary = int(features.summary_position[window])
-    replaceable = (word_of_token >= 0) & ~np.isin(ids, kept_ids(tokenizer))
+    replaceable = (word_of_token >= 0) & ~np.isin(ids, fixed_ids(tokenizer))
     types = features.token_types[begin:end]
     scored = ScoredWindow(ids, types, replaceable, word_of_token, len(words) + len(others))
     return WordedWindow(scored, words + others, summary)
@@ -316,8 +318,8 @@ def _token(tokenizer: Tokenizer, target: str) -> int:
     for spelled in (f"Ġ{target}", f"▁{target}", target):
         if spelled in tokenizer.tokens:
             return tokenizer.tokens.index(spelled)
-    pieces = " ".join(tokenizer.engine.encode(target, add_special_tokens=False).tokens)
-    raise UserError(f"{named('target', target)} is not one token of this model ({pieces or 'it has none'}); give one")
+    tokens = " ".join(tokenizer.engine.encode(target, add_special_tokens=False).tokens)
+    raise UserError(f"{named('target', target)} is not one token of this model ({tokens or 'it has none'}); give one")
 
 
 def explain_similarities(

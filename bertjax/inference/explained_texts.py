@@ -64,7 +64,7 @@ def find_words(text: str, begins: np.ndarray, ends: np.ndarray, field: str = "te
     return words, of_token
 
 
-def kept_ids(tokenizer: Tokenizer) -> np.ndarray:
+def fixed_ids(tokenizer: Tokenizer) -> np.ndarray:
     """Returns the ids of special tokens, which every baseline keeps; the unknown token stands for a word."""
     return np.array([index for index in tokenizer.special_ids if index != tokenizer.unk_id], np.int32)
 
@@ -83,7 +83,7 @@ def text_windows(
     Raises:
         UserError: a text has no word.
     """
-    template, kept = find_template(tokenizer, len(texts[0]) == 2), kept_ids(tokenizer)
+    template, fixed = find_template(tokenizer, len(texts[0]) == 2), fixed_ids(tokenizer)
     columns = [tokenize_contexts(tokenizer, column) for column in zip(*texts, strict=True)]
     parts = [TokenRanges.of(each.lengths, each.ids) for each in columns]
     tokens, offsets, types, summary = assemble_windows(template, parts)
@@ -92,15 +92,15 @@ def text_windows(
         ids = tokens[offsets[index] : offsets[index + 1]]
         words: list[Word] = []
         word_of_token = np.full(len(ids), -1)
-        for place, (text, column, part) in enumerate(zip(of_window, columns, parts, strict=True)):
+        for side, (text, column, part) in enumerate(zip(of_window, columns, parts, strict=True)):
             inside = slice(int(part.starts[index]), int(part.starts[index] + part.lengths[index]))
             is_text = column.ends[inside] > skipped
             begins, ends = (each[inside][is_text] - skipped for each in (column.begins, column.ends))
-            found, of_token = find_words(text[skipped:], begins, ends, fields[place])
-            first = int(range_begins(template, parts, place)[index])
+            text_words, of_token = find_words(text[skipped:], begins, ends, fields[side])
+            first = int(range_begins(template, parts, side)[index])
             word_of_token[first + np.flatnonzero(is_text)] = np.where(of_token < 0, -1, of_token + len(words))
-            words += found
-        replaceable = (word_of_token >= 0) & ~np.isin(ids, kept)
+            words += text_words
+        replaceable = (word_of_token >= 0) & ~np.isin(ids, fixed)
         window = ScoredWindow(
             ids,
             types[offsets[index] : offsets[index + 1]],

@@ -93,8 +93,8 @@ def test_gradients_as_torch(family: str, tmp_path: Path) -> None:
 
     table = theirs.get_input_embeddings().weight.detach().numpy()
     attributor = Attributor(ours, readout, table[tokenizer.pad_id])
-    found = attributor.integrated_gradients([window, window], steps=8)
-    for each in found:
+    result = attributor.integrated_gradients([window, window], steps=8)
+    for each in result:
         assert each.completeness_error is not None and each.completeness_error < 0.01
         assert each.steps is not None
         expected = torch_integrated(theirs, window, table[tokenizer.pad_id], read, each.steps)
@@ -102,10 +102,10 @@ def test_gradients_as_torch(family: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(each.words, window.sum_by_word(expected), rtol=1e-3, atol=2e-6)
     inputs = torch.tensor(table[window.input_ids])
     score, gradient = torch_gradient(theirs, window, inputs, read)
-    (found,) = attributor.gradient_x_input([window])
-    assert found.score == pytest.approx(score, abs=1e-4)
+    (result,) = attributor.gradient_x_input([window])
+    assert result.score == pytest.approx(score, abs=1e-4)
     np.testing.assert_allclose(
-        found.words, window.sum_by_word((gradient * inputs.numpy()).sum(-1)), rtol=1e-3, atol=2e-6
+        result.words, window.sum_by_word((gradient * inputs.numpy()).sum(-1)), rtol=1e-3, atol=2e-6
     )
 
 
@@ -124,9 +124,9 @@ def test_positions_as_torch(head: str, name: str, tmp_path: Path) -> None:
             return output.start_logits[0, 3] + output.end_logits[0, 5]
         return output.logits[0, 4, 1]
 
-    (found,) = Attributor(ours, readout).integrated_gradients([window], steps=8)
-    expected = torch_integrated(theirs, window, np.zeros(18, np.float32), read, found.steps or 0)
-    np.testing.assert_allclose(found.words, window.sum_by_word(expected), rtol=1e-3, atol=2e-6)
+    (result,) = Attributor(ours, readout).integrated_gradients([window], steps=8)
+    expected = torch_integrated(theirs, window, np.zeros(18, np.float32), read, result.steps or 0)
+    np.testing.assert_allclose(result.words, window.sum_by_word(expected), rtol=1e-3, atol=2e-6)
 
 
 def test_masked_token_as_torch(tmp_path: Path) -> None:
@@ -134,16 +134,16 @@ def test_masked_token_as_torch(tmp_path: Path) -> None:
     theirs, ours, tokenizer, window, readout = make(tmp_path, "MaskedLM", "mlm")
     ids = window.input_ids.copy()
     ids[3] = tokenizer.mask_id
-    kept = window.replaceable & (np.arange(len(ids)) != 3)
-    window = dataclasses.replace(window, input_ids=ids, replaceable=kept, positions=(3,), ids=(7,))
+    replaceable = window.replaceable & (np.arange(len(ids)) != 3)
+    window = dataclasses.replace(window, input_ids=ids, replaceable=replaceable, positions=(3,), ids=(7,))
     attributor = Attributor(ours, readout._replace(masks=MaskMode(tokenizer.mask_id, False)))
-    (found,) = attributor.integrated_gradients([window], steps=8)
+    (result,) = attributor.integrated_gradients([window], steps=8)
 
     def read(output: Any) -> torch.Tensor:
         return output.logits[0, 3, 7]
 
-    expected = torch_integrated(theirs, window, np.zeros(18, np.float32), read, found.steps or 0)
-    np.testing.assert_allclose(found.words, window.sum_by_word(expected), rtol=1e-3, atol=2e-6)
+    expected = torch_integrated(theirs, window, np.zeros(18, np.float32), read, result.steps or 0)
+    np.testing.assert_allclose(result.words, window.sum_by_word(expected), rtol=1e-3, atol=2e-6)
 
 
 def test_rollout_as_product_of_attentions(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_rollout_as_product_of_attentions(tmp_path: Path) -> None:
     for attention in attentions:
         mixed = attention[0].mean(0).double().numpy() + np.eye(len(expected))
         expected = mixed / mixed.sum(-1, keepdims=True) @ expected
-    (found,) = Attributor(ours, readout).attention_rollout([window])
-    np.testing.assert_allclose(found.words, window.sum_by_word(expected[0]), atol=1e-5)
+    (result,) = Attributor(ours, readout).attention_rollout([window])
+    np.testing.assert_allclose(result.words, window.sum_by_word(expected[0]), atol=1e-5)
     two_streams = readout._replace(masks=MaskMode(4, True))
     with pytest.raises(UserError, match=r"attention-rollout needs .* a second stream predicts masked tokens"):
         Attributor(ours, two_streams).attention_rollout([window])

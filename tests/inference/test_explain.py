@@ -86,7 +86,9 @@ def test_tags(folders: dict[str, Path]) -> None:
     assert record["target"] == predicted["tags"][predicted["words"].index("cafés")]
     (other,) = bertjax.explain(folders["tags"], [TEXT], word="3", target="I-PER", method="gradient-x-input")
     assert (other["word"], other["target"]) == (predicted["words"][3], "I-PER")
-    with pytest.raises(UserError, match="word=coffee is no word of it; give one of its words, or a number from 0"):
+    with pytest.raises(
+        UserError, match="word=coffee is not among its words; give one of its words, or a number from 0"
+    ):
         bertjax.explain(folders["tags"], [TEXT], word="coffee")
 
 
