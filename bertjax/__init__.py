@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertjax.commands.eval_minimal_pairs import eval_minimal_pairs as eval_minimal_pairs
     from bertjax.commands.eval_sts import eval_sts as eval_sts
     from bertjax.commands.evaluate import evaluate as evaluate
+    from bertjax.commands.explain import explain as explain
     from bertjax.commands.export import export as export
     from bertjax.commands.fill_mask import fill_mask as fill_mask
     from bertjax.commands.finetune import finetune as finetune
@@ -58,6 +59,7 @@ _NAMES = {
     "bertjax.commands.eval_minimal_pairs": ("eval_minimal_pairs",),
     "bertjax.commands.eval_sts": ("eval_sts",),
     "bertjax.commands.evaluate": ("evaluate",),
+    "bertjax.commands.explain": ("explain",),
     "bertjax.commands.export": ("export",),
     "bertjax.commands.fill_mask": ("fill_mask",),
     "bertjax.commands.finetune": ("finetune",),

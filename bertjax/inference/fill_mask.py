@@ -77,7 +77,7 @@ def encode_sentences(tokenizer: Tokenizer, sentences: Sequence[str], limit: int)
     Raises:
         UserError: a sentence has no mask, or is too long.
     """
-    encoded = [tokenizer.encode_with_specials(_with_mask_token(tokenizer, sentence)) for sentence in sentences]
+    encoded = [tokenizer.encode_with_specials(with_mask_token(tokenizer, sentence)) for sentence in sentences]
     for sentence, ids in zip(sentences, encoded, strict=True):
         if tokenizer.mask_id not in ids:
             raise UserError(f"no {tokenizer.tokens[tokenizer.mask_id]} in {sentence!r}")
@@ -86,7 +86,7 @@ def encode_sentences(tokenizer: Tokenizer, sentences: Sequence[str], limit: int)
     return encoded
 
 
-def _with_mask_token(tokenizer: Tokenizer, sentence: str) -> str:
+def with_mask_token(tokenizer: Tokenizer, sentence: str) -> str:
     """Returns the sentence with this tokenizer's mask token."""
     return _SPELLINGS.sub(lambda _: tokenizer.tokens[tokenizer.mask_id], sentence)
 
@@ -99,7 +99,7 @@ def _fill_batch(
     mode: MaskMode,
     listed: np.ndarray,
 ) -> list[list[list[MaskPrediction]]]:
-    texts = TextEncoder(tokenizer)([_with_mask_token(tokenizer, sentence) for sentence in sentences])
+    texts = TextEncoder(tokenizer)([with_mask_token(tokenizer, sentence) for sentence in sentences])
     # Few shapes to compile: the length is a multiple of 16, the numbers of sentences and masks are powers of two.
     length = min(-(-int(texts.lengths.max()) // 16) * 16, model.config.max_position_embeddings)
     members = np.minimum(np.arange(next_power_of_two(len(texts))), len(texts) - 1)

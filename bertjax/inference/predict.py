@@ -201,6 +201,11 @@ class Predictor:
         self.num_truncated, self.num_truncated_words = 0, 0
 
     @property
+    def num_classes(self) -> int:
+        """Outputs of the head per text or token."""
+        return self._objective.num_outputs
+
+    @property
     def summary_is_last(self) -> bool:
         """True where the last position represents a text, and so padding precedes it (XLNet)."""
         config = self._objective.model

@@ -45,6 +45,7 @@ class Embeddings(nnx.Module):
         token_type_ids: Int[Array, "B S"],
         segment_ids: Int[Array, "B S"] | None,
         key: Key | None,
+        inputs_embeds: Float[Array, "B S E"] | None = None,
     ) -> Float[Array, "B S D"]:
         """Returns the input of the first layer [B, S, D].
 
@@ -52,10 +53,11 @@ class Embeddings(nnx.Module):
             input_ids, position_ids, token_type_ids: as in `types.Batch`.
             segment_ids: needed only by models that embed padding as zero.
             key: key of the dropout; None = no dropout.
+            inputs_embeds: rows that replace those of the word table [B, S, E]; None = the rows of `input_ids`.
         """
         config, norm = self.config, self.norm
         norm_after = config.embedding_norm == "after"
-        x = self._sum(input_ids, position_ids, token_type_ids)
+        x = self._sum(input_ids, position_ids, token_type_ids, inputs_embeds)
         if norm is not None and not norm_after:
             x = norm(x)
         if not norm_after:
@@ -68,9 +70,10 @@ class Embeddings(nnx.Module):
             x = jnp.where((segment_ids > 0)[:, :, None], x, jnp.zeros((), x.dtype))
         return dropout(x, config.rate("embedding_dropout"), key) if norm_after else x
 
-    def _sum(self, input_ids: Array, position_ids: Array, token_type_ids: Array) -> Array:
-        config = self.config
-        x = jnp.take(unshard_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
+    def _sum(self, input_ids: Array, position_ids: Array, token_type_ids: Array, inputs_embeds: Array | None) -> Array:
+        config, x = self.config, inputs_embeds
+        if x is None:
+            x = jnp.take(unshard_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
         if config.embedding_scale:
             x = x * math.sqrt(config.embedding_dim)
         if self.position_embeddings is not None:

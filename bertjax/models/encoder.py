@@ -89,6 +89,7 @@ class Encoder(nnx.Module):
         collect: tuple[str, ...] = (),
         encoder_hidden_states: Float[Array, "B K D2"] | None = None,
         encoder_attention_mask: Int[Array, "B K"] | None = None,
+        inputs_embeds: Float[Array, "B S E"] | None = None,
     ) -> EncoderOutput:
         """Computes the hidden states of every token.
 
@@ -104,6 +105,7 @@ class Encoder(nnx.Module):
                 input of the layer: the layers themselves run in kernels that hold no scores.
             encoder_hidden_states: output of the encoder, for a decoder.
             encoder_attention_mask: mask of these, or their `segment_ids`: example i attends to example i.
+            inputs_embeds: rows that replace those of the word table, E = `config.embedding_dim`; for gradients.
 
         Raises:
             UserError: `collect` names a layer or tensor that does not exist.
@@ -112,7 +114,8 @@ class Encoder(nnx.Module):
         token_type_ids = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         position_ids = count_positions(self.config, input_ids) if position_ids is None else position_ids
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
-        x = shard_batch(self.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0]))
+        x = self.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0], inputs_embeds)
+        x = shard_batch(x)
         position_key = None if key is None else jax.random.fold_in(key, len(keys) + 1)
         contexts = self.contexts(segment_ids, position_ids, token_type_ids, position_key)
 

@@ -87,12 +87,13 @@ class Model(nnx.Module):
         collect: tuple[str, ...] = (),
         encoder_hidden_states: Float[Array, "B K D2"] | None = None,
         encoder_attention_mask: Int[Array, "B K"] | None = None,
+        inputs_embeds: Float[Array, "B S E"] | None = None,
     ) -> EncoderOutput:
         """Runs the encoder, and collects what `mlm_hidden_states` needs; the arrays are those of `types.Batch`.
 
         Args:
             input_ids, segment_ids, position_ids, token_type_ids, key, collect, encoder_hidden_states,
-                encoder_attention_mask: as in `Encoder.__call__`.
+                encoder_attention_mask, inputs_embeds: as in `Encoder.__call__`.
         """
         if self.decoder_positions is not None:
             collect = (*collect, "before_last")
@@ -103,6 +104,7 @@ class Model(nnx.Module):
             collect=collect,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
+            inputs_embeds=inputs_embeds,
         )
 
     def mlm_hidden_states(

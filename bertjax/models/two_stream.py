@@ -60,6 +60,7 @@ def run_two_streams(
     memory: Float[Array, "L B M D"] | None = None,
     backward: Bool[Array, "B"] | None = None,
     collect: tuple[str, ...] = (),
+    inputs_embeds: Float[Array, "B S E"] | None = None,
 ) -> TwoStreamOutput:
     """Runs the encoder over sequences that may continue a memory, with targets at positions of the sequence.
 
@@ -75,6 +76,7 @@ def run_two_streams(
         memory: `memory` of an earlier output [L, B, M, D]. All queries see all of it, so a sequence must be one text.
         backward: sequences of reversed text [B]; None = with `bi_data` the second half of the batch.
         collect: `("hidden_states",)` returns the states of all layers.
+        inputs_embeds: rows that replace those of the word table [B, S, E].
 
     Raises:
         UserError: the encoder cannot run two streams.
@@ -82,7 +84,7 @@ def run_two_streams(
     config, length = encoder.config, input_ids.shape[1]
     check_two_streams(config, memory is not None)
     keys = (None,) * 5 if key is None else jax.random.split(key, 5)
-    x = encoder.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0])
+    x = encoder.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0], inputs_embeds)
     if targets is not None:
         x = jnp.concatenate([x, _target_embeddings(encoder, targets, keys[3]).astype(x.dtype)], axis=1)
     x = shard_batch(x)
