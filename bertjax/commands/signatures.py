@@ -92,7 +92,7 @@ class Parameter:
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Declares the flag."""
         is_flag, declared = self.flag.startswith("-"), self.declared
-        options: dict[str, Any] = {"help": self.help, "default": self.default}
+        options: dict[str, Any] = {"help": self.help.replace("%", "%%"), "default": self.default}
         if declared.const is not None:
             options |= {"action": "store_const", "const": declared.const}
         elif self.kind is bool:
@@ -233,7 +233,7 @@ def _fields(annotation: Any, group: str) -> dict[str, Parameter]:
             declared=Flag(metavar="IDS" if each.many else "VALUE"),
             default=None,
             required=False,
-            help=each.help.replace("%", "%%"),
+            help=each.help,
             group=group,
         )
         for name, each in declared.items()

@@ -37,6 +37,7 @@ def test_what_is_read_is_what_python_sees(name: str) -> None:
         )
         assert each.help, f"--{each.name} has no help"
     assert read.summary and f"{read.example} ".startswith(f"bertjax {name} ")
+    assert read.summary.split()[0] in cli.command_parser(name).format_help()
 
 
 def test_a_setting_has_one_name_and_three_spellings() -> None:
