@@ -7,9 +7,9 @@ of steps are those of `bertjax plan`. It works for any language: bytes that are 
 their own. The export is a plain ModernBERT (all layers global) of transformers.
 
 Evidence, nats of held-out masked tokens below the unigram loss after 6.6M tokens of English Wikipedia (nano,
-docs/results.md): published BERT of this size 0.54; rotary positions, norms before blocks and gated blocks in batches of 64
-at the peak rate 8e-3 1.37, at 2e-3 2.00, at 4e-3 2.31; in batches of 32 at 2.8e-3 2.57. The rates of the other sizes are not
-measured: they fall with the width. A causal start is worth another 0.37 (docs/results.md), but not part of the recipe.
+docs/results.md): published BERT of this size 0.54; rotary positions, norms before blocks and gated blocks in batches of
+64 at the peak rate 8e-3 1.37, at 2e-3 2.00, at 4e-3 2.31; in batches of 32 at 2.8e-3 2.57. The rates of the other sizes
+are not measured: they fall with the width. A causal start gains as much, but is not part of the recipe.
 
 Hardware and time: `bertjax plan` measures it. Result: docs/results.md.
 """

@@ -29,7 +29,8 @@ def measured(name: str, cfg: Any, text: TextSize, folder: Path, speed: float = 1
     body = module.body_parameters(cfg)
     parameters = body + cfg.data.vocab_size * cfg.model.hidden_size
     seconds = 6 * parameters / (speed * 1e11)
-    return MeasuredStep(name, cfg, parameters, body, 1 / seconds, 8192.0, 0.25, 7.0, 12 * parameters, MIB, 5.0)
+    per_step = float(cfg.train.batch_size * cfg.data.seq_len)
+    return MeasuredStep(name, cfg, parameters, body, 1 / seconds, per_step, 0.25, 7.0, 12 * parameters, MIB, 5.0)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ MORE: dict[str, Any] = {
     "electra": ("ElectraConfig", "ElectraForMaskedLM", MODELS["bert"][2] | {"embedding_size": 10}),
 }
 FAMILIES = [
-    pytest.param(family, marks=() if family in ("bert", "xlnet") else pytest.mark.matrix)
+    pytest.param(family, marks={"bert": (), "xlnet": pytest.mark.long}.get(family, pytest.mark.matrix))
     for family in ("bert", "xlnet", "roberta", "deberta-v2", "modernbert", "albert", "electra")
 ]
 
@@ -109,6 +109,7 @@ def test_gradients_as_torch(family: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("head", "name"), [("TokenClassification", "token_classification"), ("QuestionAnswering", "question_answering")]
 )
@@ -129,6 +130,7 @@ def test_positions_as_torch(head: str, name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(result.words, window.sum_by_word(expected), rtol=1e-3, atol=2e-6)
 
 
+@pytest.mark.long
 def test_masked_token_as_torch(tmp_path: Path) -> None:
     """The table also makes the logits, and is not part of the gradient there."""
     theirs, ours, tokenizer, window, readout = make(tmp_path, "MaskedLM", "mlm")

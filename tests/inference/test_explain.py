@@ -79,6 +79,7 @@ def test_predicted_class_and_target(folders: dict[str, Path], tmp_path: Path, ca
     assert "yes, score" in printed and "\x1b" not in printed and " cafés +0." in printed
 
 
+@pytest.mark.long
 def test_tags(folders: dict[str, Path]) -> None:
     (predicted,) = bertjax.predict(folders["tags"], [TEXT])
     (record,) = bertjax.explain(folders["tags"], [TEXT], word="cafés", method="leave-one-out")
@@ -92,6 +93,7 @@ def test_tags(folders: dict[str, Path]) -> None:
         bertjax.explain(folders["tags"], [TEXT], word="coffee")
 
 
+@pytest.mark.long
 def test_answers(folders: dict[str, Path]) -> None:
     pair = ("cafés offer?", TEXT)
     (predicted,) = bertjax.predict(folders["answers"], [pair])
