@@ -15,7 +15,13 @@ import bertjax
 from bertjax.cli import main
 from bertjax.commands import suite as module
 
-KEYS = ("task.max_length=16", "task.batch_size=16", "task.epochs=1", "task.from_scratch=true", "platform=cpu")
+KEYS: tuple[str, ...] = (
+    "task.max_length=16",
+    "task.batch_size=16",
+    "task.epochs=1",
+    "task.from_scratch=true",
+    "platform=cpu",
+)
 KEYS += ("mesh.data=1", "logging.tensorboard=false", "report.enabled=false", "optimizer.learning_rate=2e-3")
 
 
@@ -188,8 +194,8 @@ def test_tasks_without_training_go_on_after_a_missing_and_a_failing_one(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pair = {"sentence_good": "the cat sees it.", "sentence_bad": "cat the it sees."}
-    with gzip.open(tmp_path / "agreement.jsonl.gz", "wt") as file:
-        file.write(json.dumps(pair) + "\n")
+    with gzip.open(tmp_path / "agreement.jsonl.gz", "wt") as packed:
+        packed.write(json.dumps(pair) + "\n")
     tasks = (
         {"name": "bad", "train": "tvs:train.tsv"},
         {"name": "absent", "train": "tsv:absent.tsv", "where": "see the paper"},
