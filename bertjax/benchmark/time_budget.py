@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from bertjax.benchmark.measured_step import MeasuredStep
 from bertjax.config import inputs
 from bertjax.config.overrides import set_values
-from bertjax.config.phases import phases_in_steps
+from bertjax.config.phases import list_phases
 from bertjax.errors import UserError, named
 from bertjax.experiment.callbacks import Callback, TrainingStart
 from bertjax.experiment.pretrain import pretrain
@@ -82,9 +82,6 @@ class TimeBudget:
             "eval.interval_steps": self.interval,
             "checkpoint.interval_steps": self.interval,
         }
-        if cfg.train.phases:
-            now = values["train.num_steps"]
-            values["train.phases"] = phases_in_steps(cfg.train.phases, self.num_steps, now, self.decision_step)
         return set_values(copy.deepcopy(cfg), values)
 
     def decide(self) -> Self:
@@ -132,6 +129,16 @@ def require_one_length(cfg: ConfigDict) -> None:
         raise UserError(
             f"{named('minutes')} decides the length of a run late, and the epochs of sources are limited "
             "(data.sources, data.mixture_epochs), so that their shares follow it: set train.num_steps instead"
+        )
+
+
+def require_one_phase(budget: TimeBudget, cfg: ConfigDict) -> None:
+    """Raises `UserError` for a config with a phase that ends before the length is decided, and would end elsewhere."""
+    starts = [phase.start for phase in list_phases(budget.configure(cfg))][1:] if cfg.train.phases else []
+    if starts and starts[0] <= budget.decision_step:
+        raise UserError(
+            f"{named('minutes')} decides the length of this run at step {budget.decision_step}, and a phase of "
+            f"train.phases ends before, at step {starts[0]}: set config.train.num_steps instead"
         )
 
 

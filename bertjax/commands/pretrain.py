@@ -184,6 +184,7 @@ def train_minutes(config: Config, overrides: Mapping[str, Any], workdir: Path, m
         budget = time_budget.new_budget(minutes, step, steps, None, {})
     if budget.config is not None:
         cfg = training_config(budget.config, {**budget.changes, **overrides})
+    time_budget.require_one_phase(budget, cfg)
     cfg = budget.configure(cfg)
     recall_commits(cfg, workdir)
     changed_keys(workdir, cfg)

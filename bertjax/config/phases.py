@@ -121,31 +121,6 @@ def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
     return [*phases, (round(end), [])] if phases and round(end) < num_steps else phases
 
 
-def phases_in_steps(texts: tuple[str, ...], planned: int, num_steps: int, fixed: int) -> tuple[str, ...]:
-    """Returns `train.phases` with steps instead of shares, for a run whose length changes on the way.
-
-    Args:
-        texts: The phases.
-        planned: Steps of the run when it began.
-        num_steps: Its steps now.
-        fixed: Step before which nothing may change: phases that ended by then stay as long as they were.
-    """
-    result, share, end = list[str](), Fraction(0), 0
-    for text in _joined(texts):
-        match = _PHASE.fullmatch(text)
-        if match is None or not match[2]:
-            result.append(text)  # wrong, or in steps: `list_phases` reads it
-            end += int(match[1]) if match is not None and match[1].isdecimal() else 0
-            continue
-        share += Fraction(match[1]) / 100
-        before, end = end, round(share * planned)
-        if end > fixed:
-            end = max(fixed, round(share * num_steps))
-        if end > before:
-            result.append(f"{end - before}:{match[3]}")
-    return tuple(result)
-
-
 def _joined(texts: tuple[str, ...]) -> list[str]:
     """Joins settings that a comma of the command line separated from their phase: those without a length."""
     joined: list[str] = []

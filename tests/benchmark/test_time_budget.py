@@ -13,8 +13,7 @@ from safetensors.numpy import load_file
 import bertjax
 from bertjax.benchmark import plan
 from bertjax.benchmark.measured_step import MeasuredStep
-from bertjax.benchmark.time_budget import TimeBudget, new_budget, require_one_length
-from bertjax.config.phases import list_phases
+from bertjax.benchmark.time_budget import TimeBudget, new_budget, require_one_length, require_one_phase
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
 
@@ -91,30 +90,25 @@ class Killed(Exception):
     pass
 
 
-PHASES = {
-    "none": {},
-    "ends before the decision": {"train.phases": ("5%:data.seq_len=16",)},
-    "ends after it": {"train.phases": ("40%:objective.masking.mask_rate=0.5,data.seq_len=16",)},
-    "all": {"train.phases": ("5%:data.seq_len=16", "95%:data.seq_len=24")},
-}
+PHASES = {"none": {}, "ends after it": {"train.phases": ("40%:objective.masking.mask_rate=0.5,data.seq_len=16",)}}
 
 
-@pytest.mark.parametrize(("name", "ends"), [("ends before the decision", [3]), ("ends after it", [32]), ("all", [3])])
-def test_phases_follow_the_length_but_for_what_has_been_read(name: str, ends: list[int]) -> None:
-    """60 steps are planned, 80 fit; the decision is at step 6."""
-    cfg = load_config("quickstart", PHASES[name])
+@pytest.mark.parametrize(("share", "is_refused"), [(5, True), (10, True), (11, False), (90, False)])
+def test_a_phase_that_ends_before_the_decision_is_refused(share: int, is_refused: bool) -> None:
+    """60 steps are planned, and the length is decided at step 6."""
     budget = dataclasses.replace(BUDGET, num_steps=60, interval=3)
-    before, after = (list_phases(dataclasses.replace(budget, decided=each).configure(cfg)) for each in (None, 80))
-    assert [phase.start for phase in after][1:] == ends
-    for step in range(6):
-        one, other = ([phase.cfg for phase in phases if phase.start <= step][-1] for phases in (before, after))
-        assert one.data.seq_len == other.data.seq_len
+    cfg = load_config("quickstart", {"train.phases": (f"{share}%:data.seq_len=16",)})
+    if not is_refused:
+        require_one_phase(budget, cfg)
+        return
+    with pytest.raises(
+        UserError, match=r"minutes decides the length of this run at step 6, and a phase .* ends before"
+    ):
+        require_one_phase(budget, cfg)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[] if each == "ends after it" else pytest.mark.weekly) for each in PHASES]
-)
+@pytest.mark.parametrize("name", PHASES)
 def test_resumes_to_the_same_weights(
     tmp_path: Path, overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
