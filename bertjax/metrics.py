@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from bertjax.types import Sum
+
+T = TypeVar("T")
 
 Metrics = Mapping[str, float]
 """Values by name: `train/...` of training steps, `eval/...` of held-out data, `eval/<set>/...` of one of them,
@@ -25,6 +28,20 @@ def is_better(name: str, value: float, than: float) -> bool:
         than: Value to compare with.
     """
     return value > than if HIGHER_IS_BETTER.fullmatch(name) else value < than
+
+
+def best_of(name: str, candidates: Sequence[T], value: Callable[[T], float]) -> T:
+    """Returns the first of the candidates that no other is better than.
+
+    Args:
+        name: Name of the metric.
+        candidates: One or more.
+        value: Returns the metric of a candidate.
+    """
+    best = candidates[0]
+    for each in candidates[1:]:
+        best = each if is_better(name, value(each), value(best)) else best
+    return best
 
 
 def add_sums(sums: Sequence[Mapping[str, Sum]]) -> dict[str, Sum]:

@@ -76,7 +76,7 @@ class TimeBudget:
 
     def configure(self, cfg: ConfigDict) -> ConfigDict:
         """Returns the config of the run, as long as it is known to be."""
-        values: dict[str, Any] = {
+        values = {
             "train.num_steps": self.num_steps if self.decided is None else self.decided,
             "schedule.warmup_steps": self.warmup_steps,
             "eval.interval_steps": self.interval,

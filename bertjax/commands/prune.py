@@ -86,7 +86,9 @@ def prune(
         return _prune(loaded, source, target, overrides, run_folder, local, folder)
 
 
-def _target(layers: Any, heads: Any, intermediate_size: Any, min_token_count: Any, sparsity: str | None) -> Any:
+def _target(
+    layers: Any, heads: int | None, intermediate_size: int | None, min_token_count: int | None, sparsity: str | None
+) -> pruning.PruningTarget:
     """Returns what is to stay; raises `UserError` where that is nothing in particular."""
     if isinstance(layers, str):
         parts = layers.split(",")
@@ -158,7 +160,7 @@ def _describe(
         f"{name.replace('_', ' '):18} {one:>12,} -> {other:,}" for name, (one, other) in sizes.items() if one != other
     ]
     if len(pruned.layers) < model.config.num_layers:
-        lines.append(f"layers that stay        {', '.join(map(str, pruned.layers))}")
+        lines.append(f"layers that stay   {', '.join(map(str, pruned.layers))}")
     if pruned.zeros:
         lines.append(f"zeros              {pruned.zeros:.1%} of the matrices of the layers")
     recovered = "" if after is None else f", {after:.4f} after the recovery"

@@ -23,7 +23,7 @@ from bertjax.experiment.suite_data import HELD_OUT, fill_templates, hold_out, wh
 from bertjax.experiment.sweep import SweepResult
 from bertjax.io import atomic
 from bertjax.io.staging import display_path, local_copy
-from bertjax.metrics import is_better
+from bertjax.metrics import best_of
 from bertjax.report.comparability import unique_names
 from bertjax.report.suite import SuiteResult, SuiteScores, write_results
 
@@ -181,10 +181,7 @@ def _best(points: Sequence[SweepResult], metric: Sequence[str]) -> SweepResult:
     def score(point: SweepResult) -> float:
         return sum(point.mean(f"eval/{name}") for name in metric) / len(metric)
 
-    best = points[0]
-    for point in points[1:]:
-        best = point if is_better(f"eval/{metric[0]}", score(point), score(best)) else best
-    return best
+    return best_of(f"eval/{metric[0]}", points, score)
 
 
 def _measure(task: SuiteTask, model: str) -> SuiteResult:

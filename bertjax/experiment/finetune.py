@@ -140,11 +140,8 @@ def train_task(
             with jax.set_mesh(exp.mesh):
                 metrics = dict(evaluate(params, exp.frozen))
         config = evaluate.config if isinstance(evaluate, Tuner) else task.config
-        tested: dict[str, float] = {}
-        if task.test is not None:
-            with jax.set_mesh(exp.mesh):
-                scores = held_out_evaluator(exp, config, task.tokenizer, task.test)(params, exp.frozen)
-            tested = {f"test/{name.removeprefix('eval/')}": value for name, value in scores.items()}
+        tested = _test_scores(exp, task, config, params)
+        if tested:
             processes.run_on_first("metrics.jsonl", lambda: _log_test(workdir / "metrics.jsonl", step, tested))
         if step != int(state.step) and cfg.report.enabled:
             processes.run_on_first("the report", lambda: callback.on_best_params(workdir, int(state.step), step))
@@ -166,8 +163,17 @@ def train_task(
     return metrics | tested
 
 
+def _test_scores(exp: build.Experiment, task: Task, config: TaskConfig, params: Params) -> dict[str, float]:
+    """Returns the scores of `task.test`, none without such examples."""
+    if task.test is None:
+        return {}
+    with jax.set_mesh(exp.mesh):
+        scores = held_out_evaluator(exp, config, task.tokenizer, task.test)(params, exp.frozen)
+    return {f"test/{name.removeprefix('eval/')}": value for name, value in scores.items()}
+
+
 def _log_test(path: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Appends the scores of `task.test` to a log of metrics that does not have them."""
+    """Appends scores to a log that does not end with them; their step may lie before its last one."""
     if any(record.get(name) != value for record in read_log(path)[-1:] for name, value in metrics.items()):
         with path.open("a", encoding="utf-8") as file:
             file.write(to_line({"step": step, **metrics}))

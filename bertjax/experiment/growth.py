@@ -50,7 +50,7 @@ def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: Encode
     """
     _require_growth(old, new, how)
     axes = size_axes(old, heads)
-    new_shapes = {path: leaf.shape for path, leaf in flatten_tree(abstract_params(unpadded(new), heads)).items()}
+    new_shapes = {path: leaf.shape for path, leaf in flatten_tree(abstract_params(_unpadded(new), heads)).items()}
     grown: dict[str, np.ndarray] = {}
     for path, leaf in flatten_tree(params).items():
         array, shape = np.asarray(leaf), new_shapes.get(path)
@@ -126,7 +126,7 @@ def size_axes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, list[s
 
     Each field is doubled on its own, and the shapes are compared.
     """
-    fixed = dataclasses.replace(unpadded(config), head_size=config.head_dim)
+    fixed = dataclasses.replace(_unpadded(config), head_size=config.head_dim)
     shapes = {path: leaf.shape for path, leaf in flatten_tree(abstract_params(fixed, heads)).items()}
     axes = {path: [""] * len(shape) for path, shape in shapes.items()}
     for field in GROWING:
@@ -149,7 +149,7 @@ def units_together(field: str, size: int, config: EncoderConfig) -> int:
     return size // (config.num_key_value_heads or config.num_heads)
 
 
-def unpadded(config: EncoderConfig) -> EncoderConfig:
+def _unpadded(config: EncoderConfig) -> EncoderConfig:
     return dataclasses.replace(config, padded_vocab_size=None)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -26,17 +25,18 @@ from bertjax.experiment.shrink import (
     choose_layers,
     choose_units,
     cosines,
+    forward,
     importance,
     layer_influence,
     require_layers,
     shrink,
+    smaller_config,
     sparsify,
 )
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.pretrained import PretrainedModel, load_single
 from bertjax.io.atomic import write_text
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.objectives.base import encoder_inputs
 from bertjax.types import Batch
 
 PRUNED, UNPRUNED, RECOVERY, TARGET = "pruned", "unpruned", "recovery", "pruning.json"
@@ -91,10 +91,7 @@ def require_target(model: PretrainedModel, target: PruningTarget) -> None:
         queries = config.num_heads // config.kv_heads
         if target.heads % queries:
             raise UserError(f"{named('heads', target.heads)} must be a multiple of {queries}: so many share their keys")
-        fewer: dict[str, Any] = {"num_heads": target.heads, "head_size": config.head_dim}
-        if config.num_key_value_heads is not None:
-            fewer["num_key_value_heads"] = target.heads // queries
-        smaller = dataclasses.replace(config, **fewer)
+        smaller = smaller_config(config, config.num_layers, {"num_heads": target.heads // queries})
         if plan_export(config, model.heads).family is not None and plan_export(smaller, model.heads).family is None:
             raise UserError(
                 f"{named('heads', target.heads)}: no class of {config.family} in transformers has fewer heads than "
@@ -123,13 +120,13 @@ def prune_model(
         layers = target.layers if isinstance(target.layers, tuple) else ()
         if isinstance(target.layers, int):
             say("measuring by how much every layer changes its input")
-            influence = layer_influence(config, heads, params, _first(corpus, _BATCHES))
-            layers = choose_layers(config, influence, target.layers)
+            layers = choose_layers(config, layer_influence(model, _first(corpus, _BATCHES)), target.layers)
         params, config = shrink(params, heads, config, layers=layers)
         params = jax.device_put(params)
     if target.heads is not None or target.intermediate_size is not None:
         say("measuring how much every unit moves the last hidden states")
-        scores = importance(config, heads, params, _first(corpus, _BATCHES), seed=0)
+        shorter = dataclasses.replace(model, params=params, config=config)
+        scores = importance(shorter, _first(corpus, _BATCHES), seed=0)
         counts = {
             "intermediate_size": target.intermediate_size,
             "num_heads": None if target.heads is None else target.heads * config.kv_heads // config.num_heads,
@@ -207,18 +204,11 @@ def agreement(one: PretrainedModel, other: PretrainedModel, corpus: CorpusBatche
     total, count = 0.0, 0
     for batch in itertools.islice(held_out, _COMPARED):
         tokens, is_text = batch["input_ids"], np.asarray(batch["segment_ids"]) > 0
-        states = [
-            _states(model, dict(batch, input_ids=each))
-            for model, each in ((one, tokens), (other, tokens if new_ids is None else new_ids[tokens]))
-        ]
-        total += float(np.asarray(cosines(jnp.asarray(states[0]), jnp.asarray(states[1])))[is_text].sum())
+        translated = dict(batch, input_ids=tokens if new_ids is None else new_ids[tokens])
+        states = [forward(*pair).last_hidden_state for pair in ((one, batch), (other, translated))]
+        total += float(np.asarray(cosines(*states))[is_text].sum())
         count += int(is_text.sum())
     return total / max(count, 1)
-
-
-def _states(model: PretrainedModel, batch: Batch) -> Any:
-    inputs: dict[str, Any] = {name: jnp.asarray(value) for name, value in encoder_inputs(batch).items()}
-    return model.module.encode(**inputs).last_hidden_state
 
 
 def open_corpus(source: str, overrides: Mapping[str, Any]) -> CorpusBatches:
@@ -259,7 +249,8 @@ def recovery_config(
 def recovered(pruned: PretrainedModel, workdir: Path) -> PretrainedModel:
     """Returns the pruned model with the weights that a run has trained; heads that it did not train stay."""
     trained = flatten_tree(load_source_model(workdir).params)
-    params = replace_leaves(pruned.params, {p: a for p, a in trained.items() if p in flatten_tree(pruned.params)})
+    present = flatten_tree(pruned.params)
+    params = replace_leaves(pruned.params, {path: leaf for path, leaf in trained.items() if path in present})
     return dataclasses.replace(pruned, params=jax.device_put(params))
 
 

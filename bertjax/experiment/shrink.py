@@ -22,9 +22,13 @@ from jaxtyping import Array, Float
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment.growth import size_axes, units_together
+from bertjax.hf.forward import ModelOutput, run_model
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.sentence_transformers import drop_heads
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.models.model import bind
 from bertjax.objectives.base import encoder_inputs
+from bertjax.training.transforms import LAYER_MATRIX
 from bertjax.types import Batch, Params
 
 UNITS = {"intermediate_size": "feed_forward/output/kernel", "num_heads": "attention/output/kernel"}
@@ -32,33 +36,31 @@ UNITS = {"intermediate_size": "feed_forward/output/kernel", "num_heads": "attent
 _EPSILON = 1e-12
 
 
-def layer_influence(
-    config: EncoderConfig, heads: tuple[str, ...], params: Params, batches: Iterable[Batch]
-) -> Float[np.ndarray, " L"]:
+def layer_influence(model: PretrainedModel, batches: Iterable[Batch]) -> Float[np.ndarray, " L"]:
     """Returns by how much every layer turns its input: the mean of 1 - cosine over the tokens of a text.
 
     Args:
-        config: the model.
-        heads: its heads.
-        params: its parameters.
+        model: the model.
         batches: batches of text, one after the other.
     """
-    total, count = np.zeros(config.num_layers), 0
+    total, count = np.zeros(model.config.num_layers), 0
     for batch in batches:
-        turned = _turned(params, encoder_inputs(batch), config, heads)
+        states = forward(model, batch, output_hidden_states=True).hidden_states
+        assert states is not None
         is_text = np.asarray(batch["segment_ids"]) > 0
-        total += np.asarray(turned, np.float64)[:, is_text].sum(axis=1)
+        total += (1.0 - np.asarray(cosines(states[:-1], states[1:]), np.float64))[:, is_text].sum(axis=1)
         count += int(is_text.sum())
     return total / max(count, 1)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _turned(params: Params, inputs: Batch, config: EncoderConfig, heads: tuple[str, ...]) -> Float[Array, "L B S"]:
-    states = bind(config, heads, params).encode(**inputs, collect=("hidden_states",)).hidden_states
-    assert states is not None
-    return 1.0 - cosines(states[:-1], states[1:])
+def forward(model: PretrainedModel, batch: Batch, output_hidden_states: bool = False) -> ModelOutput:
+    """Runs the encoder of a model over a batch of text; compiled once per shape."""
+    encoder = drop_heads(model)
+    inputs = {name: jnp.asarray(array) for name, array in encoder_inputs(batch).items()}
+    return run_model(encoder.config, encoder.heads, encoder.params, inputs, output_hidden_states=output_hidden_states)
 
 
+@jax.jit
 def cosines(one: Float[Array, "*b D"], other: Float[Array, "*b D"]) -> Float[Array, "*b"]:
     """Returns the cosine of every pair of states."""
     one, other = one.astype(jnp.float32), other.astype(jnp.float32)
@@ -122,24 +124,21 @@ def _kinds(config: EncoderConfig) -> list[str]:
     return kinds
 
 
-def importance(
-    config: EncoderConfig, heads: tuple[str, ...], params: Params, batches: Iterable[Batch], seed: int
-) -> dict[str, np.ndarray]:
+def importance(model: PretrainedModel, batches: Iterable[Batch], seed: int) -> dict[str, np.ndarray]:
     """Returns the importance of all units by their field: [L, units], or [G, I, units] of shared layers.
 
     Args:
-        config: the model.
-        heads: its heads.
-        params: its parameters.
+        model: the model.
         batches: batches of text; few sequences in each, many batches, make a better estimate of the same text.
         seed: seed of the random directions.
     """
-    axes, total = size_axes(config, heads), dict[str, np.ndarray]()
+    config, total = model.config, dict[str, np.ndarray]()
     key = jax.random.key(seed)
     for number, batch in enumerate(batches):
-        products = _weight_products(params, encoder_inputs(batch), jax.random.fold_in(key, number), config, heads)
+        step_key = jax.random.fold_in(key, number)
+        products = _weight_products(model.params, encoder_inputs(batch), step_key, config, model.heads)
         for field, name in UNITS.items():
-            (path,) = (path for path in axes if path.endswith(name))
+            (path,) = (path for path in products if path.endswith(name))
             product = np.asarray(products[path], np.float64)
             unit = units_together("num_heads", product.shape[-1], config) if field == "num_heads" else 1
             sums = product.reshape(*product.shape[:-1], -1, unit).sum(axis=-1)
@@ -187,7 +186,7 @@ def shrink(
         UserError: heads share a table over the layers, so that no layer can lose some of its own.
     """
     layers, remaining = range(config.num_layers) if layers is None else layers, remaining or {}
-    smaller = _smaller_config(config, len(layers), remaining)
+    smaller = smaller_config(config, len(layers), {name: index.shape[-1] for name, index in remaining.items()})
     axes, result = size_axes(config, heads), dict[str, np.ndarray]()
     for path, leaf in flatten_tree(params).items():
         array = np.asarray(leaf)
@@ -206,14 +205,19 @@ def shrink(
     return unflatten_tree(result), smaller
 
 
-def _smaller_config(config: EncoderConfig, layers: int, remaining: Mapping[str, np.ndarray]) -> EncoderConfig:
-    changes: dict[str, Any] = {"num_layers": layers}
-    if "intermediate_size" in remaining:
-        changes["intermediate_size"] = remaining["intermediate_size"].shape[-1]
-    if "num_heads" in remaining:
-        groups, queries = remaining["num_heads"].shape[-1], config.num_heads // config.kv_heads
-        changes |= {"num_heads": groups * queries, "head_size": config.head_dim}
-        changes["num_key_value_heads"] = None if config.num_key_value_heads is None else groups
+def smaller_config(config: EncoderConfig, layers: int, counts: Mapping[str, int]) -> EncoderConfig:
+    """Returns the config of a part of a model.
+
+    Args:
+        config: the model.
+        layers: its layers that stay.
+        counts: by field of `UNITS`, the units of every layer that stay.
+    """
+    changes: dict[str, Any] = dict(counts, num_layers=layers)
+    if "num_heads" in counts:
+        changes["num_heads"] = counts["num_heads"] * (config.num_heads // config.kv_heads)
+        changes["head_size"] = config.head_dim
+        changes["num_key_value_heads"] = None if config.num_key_value_heads is None else counts["num_heads"]
     return dataclasses.replace(config, **changes)
 
 
@@ -246,7 +250,7 @@ def sparsify(params: Params, pattern: str) -> tuple[Params, float]:
     changed, zeros, total = dict[str, np.ndarray](), 0, 0
     for path, leaf in flatten_tree(params).items():
         array = np.asarray(leaf)
-        if "layers" in path.split("/") and path.endswith("/kernel"):
+        if LAYER_MATRIX.fullmatch(path):
             array = np.where(_largest(path, np.abs(array), pattern), array, np.zeros((), array.dtype))
             zeros, total = zeros + int((array == 0).sum()), total + array.size
         changed[path] = array

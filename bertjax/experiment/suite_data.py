@@ -13,11 +13,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config.extensions import TASK_KINDS
-from bertjax.config.fields import read_group
 from bertjax.config.source_files import source_files
 from bertjax.config.sources import parse_task_source
 from bertjax.config.suites import SuiteTask
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import task_config
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.readers.labels import collect_labels
@@ -136,7 +135,7 @@ def hold_out(cfg: ConfigDict, folder: Path) -> dict[str, Any]:
     Raises:
         UserError: the task has no texts to split, or fewer than two examples.
     """
-    config = read_task_config(cfg)
+    config = task_config(cfg)
     examples = read_examples(config)
     if not isinstance(examples, TextExamples) or len(examples) < 2:
         raise UserError("a grid needs texts or pairs of texts, two or more: part of them is held out to choose by")
@@ -154,12 +153,6 @@ def hold_out(cfg: ConfigDict, folder: Path) -> dict[str, Any]:
         "task.header": None,
         "task.labels": collect_labels(config, examples),
     }
-
-
-def read_task_config(cfg: ConfigDict) -> TaskConfig:
-    """Returns the settings of a task."""
-    kind = TASK_KINDS.load(cfg.task.kind)
-    return read_group(cfg, TaskConfig, settings=read_group(cfg, kind))
 
 
 def _rows(examples: TextExamples) -> list[dict[str, Any]]:

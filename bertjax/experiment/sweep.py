@@ -31,7 +31,7 @@ from bertjax.experiment.workdir import changed_keys, has_checkpoints, hold_workd
 from bertjax.finetuning.batch_layout import choose_batch_sizes, choose_shapes
 from bertjax.io import atomic
 from bertjax.io.staging import stored_folder
-from bertjax.metrics import is_better
+from bertjax.metrics import best_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,9 +203,7 @@ def summarize(results: Sequence[SweepResult]) -> list[str]:
     """Returns a table of means and standard deviations, with the point of the best `checkpoint.best_metric` marked."""
     best_metric = read_config(next(iter(results[0].workdirs.values()))).checkpoint.best_metric or "eval/loss"
     seeds = list(results[0].metrics)
-    best = results[0]
-    for result in results[1:]:
-        best = result if is_better(best_metric, result.mean(best_metric), best.mean(best_metric)) else best
+    best = best_of(best_metric, results, lambda result: result.mean(best_metric))
     lines = [f"means of {len(seeds)} seeds, +- sample standard deviation" if len(seeds) > 1 else "one seed"]
     for result in results:
         cells = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from bertjax.config.suites import SuiteTask
 from bertjax.io import atomic
-from bertjax.metrics import is_better
+from bertjax.metrics import best_of
 from bertjax.report.page import Section, page, table, write_page
 
 
@@ -40,10 +40,8 @@ class SuiteResult:
 
     def best_run(self, metrics: Sequence[str]) -> str:
         """Returns the work directory of the run with the best reported score."""
-        values, best = self.values(metrics), 0
-        for index, value in enumerate(values):
-            best = index if is_better(f"eval/{metrics[0]}", value, values[best]) else best
-        return self.runs[best]
+        values = self.values(metrics)
+        return self.runs[best_of(f"eval/{metrics[0]}", range(len(values)), values.__getitem__)]
 
 
 @dataclasses.dataclass
@@ -95,22 +93,15 @@ class SuiteScores:
         return result is not None and bool(result.scores)
 
     def notes(self) -> list[str]:
-        """Returns a line per task that has no scores, and per choice of a grid."""
-        lines = []
+        """Returns a line per task without scores, and per choice of a grid; one line for all models that share it."""
+        models: dict[tuple[str, str], list[str]] = {}
         for (task, model), result in self.results.items():
-            if result.note:
-                lines.append(f"{task}, {model}: {result.status}: {result.note}")
-            if result.settings:
-                lines.append(f"{task}, {model}: {', '.join(f'{key}={each}' for key, each in result.settings.items())}")
-        by_text: dict[str, str] = {}
-        for line in lines:  # what is missing is so for all models
-            task, _, rest = line.partition(", ")
-            model, _, note = rest.partition(": ")
-            key = f"{task}: {note}"
-            by_text[key] = f"{by_text[key]}, {model}" if key in by_text else model
+            chosen = ", ".join(f"{key}={each}" for key, each in result.settings.items())
+            for text in filter(None, (result.note and f"{result.status}: {result.note}", chosen)):
+                models.setdefault((task, text), []).append(model)
         return [
-            key if models.count(", ") + 1 == len(self.models) else key.replace(": ", f", {models}: ", 1)
-            for key, models in by_text.items()
+            f"{task}: {text}" if len(those) == len(self.models) else f"{task}, {', '.join(those)}: {text}"
+            for (task, text), those in models.items()
         ]
 
     def __str__(self) -> str:

@@ -156,7 +156,7 @@ class Optimizer(Settings, group="optimizer"):
         lr_mults = resolve_multipliers(self.lr_rules(params), params, "optimizer.lr_mults")
         decay = jax.tree.map(lambda share: share * self.weight_decay, decay)
         average = [] if self.ema_decay is None else [track_ema(self.ema_decay)]
-        holds = [keep_zeros(r"(.*/)?layers/.*kernel")] if self.keep_zeros else []
+        holds = [keep_zeros()] if self.keep_zeros else []
         links: tuple[optax.GradientTransformation, ...] = (
             optax.clip_by_global_norm(self.clip_norm) if self.clip_norm > 0 else optax.identity(),
             *self._direction(decay, params, seed),

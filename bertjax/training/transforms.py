@@ -60,18 +60,18 @@ def unfreeze_gradually(inner: optax.GradientTransformation, first_steps: Params)
     return optax.GradientTransformation(init, update)
 
 
-def keep_zeros(pattern: str) -> optax.GradientTransformation:
-    """Returns a transform after which parameters that are zero stay zero; it needs no state.
+LAYER_MATRIX = re.compile(r"(.*/)?layers/(.*/)?kernel")
+"""Paths of the matrices of stacked layers."""
 
-    Args:
-        pattern: regex of the whole paths of these parameters.
-    """
+
+def keep_zeros() -> optax.GradientTransformation:
+    """Returns a transform after which weights of `LAYER_MATRIX` that are zero stay zero; it needs no state."""
 
     def update(updates: Params, state: Any, params: Params) -> tuple[Params, Any]:
         weights = flatten_tree(params)
 
         def hold(path: str, step: Array) -> Array:
-            return jnp.where(weights[path] == 0, jnp.zeros_like(step), step) if re.fullmatch(pattern, path) else step
+            return jnp.where(weights[path] == 0, jnp.zeros_like(step), step) if LAYER_MATRIX.fullmatch(path) else step
 
         return map_with_path(hold, updates), state
 

@@ -26,6 +26,7 @@ from bertjax.experiment.shrink import (
     shrink,
     sparsify,
 )
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.model import bind
 from bertjax.types import Batch, Params
@@ -142,7 +143,7 @@ def test_the_influence_of_a_layer_is_the_angle_between_its_input_and_its_output(
                 one, other = hidden[layer, row, position], hidden[layer + 1, row, position]
                 expected[layer] += 1 - one @ other / np.linalg.norm(one) / np.linalg.norm(other)
     expected /= sum(each["segment_ids"].sum() for each in text)
-    np.testing.assert_allclose(layer_influence(POST, HEADS, params, text), expected, atol=1e-5)
+    np.testing.assert_allclose(layer_influence(PretrainedModel(POST, params, HEADS), text), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", cases("post"))
@@ -150,8 +151,8 @@ def test_the_importance_of_a_unit_is_how_far_the_states_move_to_first_order(name
     """The mean over 200 directions (chi-square: within a few times sqrt(2 / 200)) and finite differences."""
     config, text = CONFIGS[name], batch(2, rows=2, length=6)
     params = jax.device_get(random_params(config, HEADS))
-    on_device = jax.tree.map(jnp.asarray, params)
-    scores = importance(config, HEADS, on_device, [text] * 200, seed=3)
+    model = PretrainedModel(config, jax.tree.map(jnp.asarray, params), HEADS)
+    scores = importance(model, [text] * 200, seed=3)
     before, is_text = states(config, params, text), text["segment_ids"] > 0
     for field, part in (("intermediate_size", "feed_forward"), ("num_heads", "attention")):
         (path,) = (path for path in flatten_tree(params) if path.endswith(f"layers/{part}/output/kernel"))
