@@ -19,9 +19,11 @@ from bertjax.experiment.config import load_config
 from bertjax.experiment.load import require_model
 from bertjax.experiment.task import copy_start_token
 from bertjax.experiment.workdir import read_config
+from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder.families import find_family as find_encoder_decoder
 from bertjax.hf.keymaps import find_family
 from bertjax.hf.load import local_model, read_config_json
+from bertjax.hf.sidecar_files import read_sidecar
 from bertjax.objectives.rtd.objective import Rtd
 
 _SEQ_LEN = 128
@@ -69,7 +71,7 @@ def continue_config(
 
 
 def copy_architecture(cfg: ConfigDict, source: str) -> str:
-    """Sets `init_from`, and the keys of `model` to what config.json of a model of `transformers` says.
+    """Sets `init_from`, and the keys of `model` to what a folder of a class of `transformers` or of our own says.
 
     Args:
         cfg: the config of a pretraining run, which is changed.
@@ -84,9 +86,14 @@ def copy_architecture(cfg: ConfigDict, source: str) -> str:
     folder = local_model(source)
     values, architecture = read_config_json(folder)
     where, kind = f"{source}/config.json", values["model_type"]
-    if (family := find_family(kind)) is not None:
-        model = family.parse_config(values, where)
-        objective = _objective_of(model, family.heads_of(architecture) or ())
+    if kind == native_format.MODEL_TYPE:
+        model, heads = native_format.parse_config(values, where)
+        objective = _objective_of(model, heads)
+    elif (family := find_family(kind)) is not None:
+        model, heads = family.parse_config(values, where), family.heads_of(architecture) or ()
+        if (sidecar := read_sidecar(folder, family, values, model)) is not None:
+            model, heads = sidecar[0], (*heads, *sidecar[1])
+        objective = _objective_of(model, heads)
     elif (pair := find_encoder_decoder(kind)) is not None:
         both = pair.parse_config(values, where)
         _copy_network(cfg.decoder, both.decoder)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
 import transformers
 from lab import Finished, Lab
+from parity.compare import random_params
 from safetensors.numpy import load_file
 
 import bertjax
 from bertjax.cli import main
+from bertjax.config.model import EncoderConfig
+from bertjax.config.presets import preset
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
+from bertjax.hf.export_plan import plan_export
+from bertjax.hf.keymaps import FAMILIES
+from bertjax.hf.load import order_heads
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.save import save_pretrained
+from bertjax.io.tree_paths import flatten_tree
+from bertjax.training.transforms import LAYER_MATRIX
 
 
 def prune(model: Path, lab: Lab, out: Path, *arguments: object) -> int:
@@ -69,6 +83,60 @@ def test_a_recovery_resumes_keeps_zeros_and_other_heads(
     assert prune(finished.workdir, lab, tmp_path / "three", *other, *short) == 2
     assert "was begun with layers=1, not 2" in capsys.readouterr().err
     assert not (tmp_path / "three").exists()
+
+
+SIZES: dict[str, Any] = {"hidden_size": 16, "num_layers": 4, "num_heads": 2, "intermediate_size": 24}
+MODELS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "classifier": ("roberta-base", ("sequence_classification",), {"labels": ("a", "b", "c"), "position_offset": 1}),
+    "tags": ("electra-small", ("token_classification",), {"embedding_size": 8}),
+    "local layers": ("modernbert-base", ("mlm",), {"global_attn_every_n_layers": 2}),
+    "shared layers": ("albert-base-v2", ("mlm",), {"embedding_size": 8}),
+    "disentangled": ("deberta-v3-xsmall", ("mlm",), {"head_size": 8}),
+    "relative": ("xlnet-base", ("mlm",), {}),
+    "causal": ("gpt2", ("mlm",), {}),
+    "own format": ("bert-tiny", ("mlm",), {"norm_placement": "sandwich"}),
+}
+LLAMA = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+
+
+def make_config(name: str, tokenizer: Tokenizer) -> EncoderConfig:
+    ids = {"vocab_size": tokenizer.size, "pad_token_id": tokenizer.pad_id, "max_position_embeddings": 64}
+    if name != "grouped queries":
+        preset_name, _, changes = MODELS[name]
+        return EncoderConfig(**preset(preset_name) | SIZES | ids | changes)
+    values = transformers.LlamaConfig(**LLAMA, **ids, intermediate_size=24).to_json_string(use_diff=False)
+    return FAMILIES["llama"].parse_config(json.loads(values))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*MODELS, "grouped queries"])
+def test_every_kind_of_model_is_pruned_and_recovered(name: str, lab: Lab, finished: Finished, tmp_path: Path) -> None:
+    """Half of the layers and of the inner units; heads that the recovery does not train stay as they were."""
+    tokenizer = load_tokenizer(finished.workdir / "tokenizer")
+    config, heads = make_config(name, tokenizer), MODELS.get(name, ("", ("mlm",)))[1]
+    if (plan := plan_export(config, heads)).family is not None:
+        heads = order_heads(tuple({*heads, *(plan.family.heads_of(plan.architecture) or ())}))
+    params = jax.device_get(random_params(config, heads))
+    save_pretrained(tmp_path / "model", params, config, heads=heads, tokenizer=tokenizer)
+    fewer = ("--heads", 2) if name == "grouped queries" else ()
+    arguments = "--layers", 2, "--intermediate-size", 12, "--min-token-count", 3, "--sparsity", "1:2", *fewer
+    run = ("--workdir", tmp_path / "run", "--config.train.num_steps=2", "--config.train.batch_size=8",
+           "--config.report.enabled=false")  # fmt: skip
+    assert prune(tmp_path / "model", lab, tmp_path / "small", *arguments, *run) == 0
+    small, before = (bertjax.load_pretrained(tmp_path / each) for each in ("small", "run/pruned"))
+    assert isinstance(small, PretrainedModel) and small.heads == heads == before.heads
+    assert (small.config.num_layers, small.config.intermediate_size) == (2, 12)
+    assert small.config.num_heads == 2 and small.config.vocab_size < tokenizer.size
+    assert plan_export(small.config, heads).family == plan.family
+    old, new = flatten_tree(before.params), flatten_tree(small.params)
+    moved = {path for path in new if not np.array_equal(old[path], new[path])}
+    learns_tokens = "mlm" in heads and name != "relative"  # where every token sees itself
+    assert {path.split("/")[0] for path in moved} - {"decoder_positions"} == {"encoder", *["mlm_head"] * learns_tokens}
+    for path, leaf in new.items():
+        if LAYER_MATRIX.fullmatch(path):
+            np.testing.assert_array_equal(np.asarray(leaf) == 0, np.asarray(old[path]) == 0)
+        if path.startswith(("sequence_head", "token_head")):
+            np.testing.assert_array_equal(leaf, flatten_tree(params)[path])
 
 
 @pytest.mark.parametrize(
