@@ -56,15 +56,15 @@ class ComputeConfig(Settings, group="model"):
         choices=("auto", "xla", "tiled", "cudnn", "pallas", "splash", "interpret"),
         changes_output=False,
         help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), splash (TPU), interpret (splash "
-        "on a CPU), pallas (GPU and TPU, with dropout and for DeBERTa and XLNet; not in auto until a device has "
-        "measured it).",
+        "on a CPU), pallas (GPU and TPU, with dropout and for DeBERTa and XLNet). auto takes splash on TPUs, on GPUs "
+        "cudnn, and pallas where probabilities are dropped.",
     )
     norm_implementation: str = setting(
         "xla",
         choices=("xla", "pallas"),
         changes_output=False,
         help="Bias, dropout, residual and norm of a block: xla, pallas (one kernel on NVIDIA's GPUs, with "
-        "train.dropout_prng=hash or without dropout; not the default until a device has measured it).",
+        "train.dropout_prng=hash or without dropout; right on an H200, its gain was not measured by itself).",
     )
     remat: str = phase_setting(
         "none",

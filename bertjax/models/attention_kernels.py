@@ -21,7 +21,7 @@ from bertjax.errors import UserError
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.cudnn import segment_attention, segment_form
 from bertjax.models.local_attention import should_block
-from bertjax.models.mesh import per_device, target_platform
+from bertjax.models.mesh import per_device, target_platform, triton_compiles
 
 BUILTIN = ("xla", "tiled")  # forms of our own, which support every option of the attention
 LANES = 128  # width of a TPU vector register: splash's sizes are multiples of it
@@ -33,7 +33,8 @@ _PALLAS_HEADS = (16, 32, 64, 128, 256)  # powers of two, and no dimension of a p
 def choose_kernel(config: EncoderConfig, context: AttentionContext, q: Array, k: Array, dropping: bool) -> str:
     """Returns `xla`, `tiled`, `cudnn`, `pallas`, `splash` or `interpret`.
 
-    `auto` takes a kernel only where it is exact, and prefers blocks to a kernel that would need the window as a matrix.
+    `auto` takes a kernel only where it is exact and a device has measured it, and prefers blocks to a kernel that would
+    need the window as a matrix.
 
     Args:
         config: `attention_implementation`, dtypes, sizes.
@@ -49,12 +50,15 @@ def choose_kernel(config: EncoderConfig, context: AttentionContext, q: Array, k:
     if name in BUILTIN:
         return name
     if name == "auto":
-        kernel = {"cpu": "tiled", "cuda": "cudnn", "tpu": "splash"}.get(target_platform(), "xla")
+        on_gpu = "pallas" if dropping else "cudnn"
+        kernel = {"cpu": "tiled", "cuda": on_gpu, "tpu": "splash"}.get(target_platform(), "xla")
         if kernel in BUILTIN:
             return kernel
         if kernel_limitation(kernel, config, context, q, k, dropping):
             return "xla"
-        return "xla" if kernel == "cudnn" and should_block(q.shape[1], context.window) else kernel
+        if kernel == "pallas" and (config.compute_dtype != "bfloat16" or not triton_compiles()):
+            return "xla"
+        return "xla" if kernel == on_gpu and should_block(q.shape[1], context.window) else kernel
     reason = kernel_limitation(name, config, context, q, k, dropping)
     if reason:
         raise UserError(f"attention_implementation={name} {reason}; set xla or auto")

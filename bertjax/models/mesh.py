@@ -33,6 +33,11 @@ def target_device_kind() -> str:
     return (_default_device() if abstract is None else abstract).device_kind
 
 
+def triton_compiles() -> bool:
+    """Returns whether Triton compiles for the local GPUs: those of compute capability 8.0 or more."""
+    return float(getattr(jax.local_devices()[0], "compute_capability", "8.0")) >= 8.0
+
+
 def _default_device() -> Any:
     device: Any = getattr(jax.config, "jax_default_device", None)  # missing from the type stubs
     return jax.local_devices(backend=device)[0] if device is None or isinstance(device, str) else device

@@ -184,17 +184,22 @@ def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPa
     for platform in ("cuda", "tpu"):
         wide = dataclasses.replace(auto, compute_dtype="float32")
         assert chosen(wide, platform, monkeypatch) == "xla"
-        assert chosen(auto, platform, monkeypatch, dropping=True) == "xla"
+        assert chosen(auto, platform, monkeypatch, dropping=True) == {"cuda": "pallas", "tpu": "xla"}[platform]
+        assert chosen(wide, platform, monkeypatch, dropping=True) == "xla"
         assert chosen(auto, platform, monkeypatch, keys=300) == "xla"
         mask = attention_mask(jnp.ones((1, 256), jnp.int32))
         assert chosen(auto, platform, monkeypatch, mask=mask) == "xla"
     odd = dataclasses.replace(auto, hidden_size=40)
+    assert chosen(odd, "cuda", monkeypatch, dropping=True) == "xla"
     assert chosen(odd, "cuda", monkeypatch) == "xla" and chosen(odd, "tpu", monkeypatch) == "splash"
     assert chosen(auto, "cuda", monkeypatch, length=255) == "xla"
     # long rows use blocks of a window, not the full mask
     assert chosen(auto, "cuda", monkeypatch, window=128, length=4096) == "xla"
+    assert chosen(auto, "cuda", monkeypatch, window=128, length=4096, dropping=True) == "xla"
     assert chosen(auto, "cuda", monkeypatch, window=128, length=128) == "cudnn"
     assert chosen(auto, "tpu", monkeypatch, window=128, length=4096) == "splash"
+    monkeypatch.setattr(attention_kernels, "triton_compiles", lambda: False)
+    assert chosen(auto, "cuda", monkeypatch, dropping=True) == "xla"
 
 
 @pytest.mark.parametrize(

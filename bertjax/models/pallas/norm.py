@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.dropout import Key, hash_bits, is_hash, keep_threshold, shard_start
-from bertjax.models.mesh import manual_batch_shard, per_device, target_platform
+from bertjax.models.mesh import manual_batch_shard, per_device, target_platform, triton_compiles
 
 MAX_WIDTH = 4096  # a token is a block
 _BLOCK = {"forward": 4096, "backward": 2048}  # numbers: 32 and 16 per thread, which its registers hold
@@ -76,7 +76,7 @@ def choose_norm_kernel(config: EncoderConfig, key: Key | None) -> bool:
         reason = "draws the masks of train.dropout_prng=hash alone"
     elif width % 16 or width > MAX_WIDTH:
         reason = f"needs a hidden size that is a multiple of 16 and at most {MAX_WIDTH}, not {width}"
-    elif float(getattr(jax.local_devices()[0], "compute_capability", "8.0")) < 8.0:
+    elif not triton_compiles():
         reason = "is compiled by Triton, which needs a GPU of compute capability 8.0"
     if reason:
         raise UserError(f"norm_implementation=pallas {reason}; set xla")
