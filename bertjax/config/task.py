@@ -11,8 +11,8 @@ from bertjax.config.fields import Settings, read_group, setting
 from bertjax.config.registry import Choices
 from bertjax.config.sources import Source, parse_task_source
 from bertjax.config.task_kinds import PLAIN_TAGS as PLAIN_TAGS
-from bertjax.config.task_kinds import ClassificationConfig as ClassificationConfig
 from bertjax.config.task_kinds import (
+    ClassificationConfig,
     MultilabelConfig,
     QaConfig,
     Seq2SeqTaskConfig,
@@ -138,6 +138,11 @@ class TaskConfig(Settings, group="task"):
     def tokens(self) -> TokensConfig:
         """Settings of `task.tokens`, the defaults for other kinds."""
         return self.settings if isinstance(self.settings, TokensConfig) else TokensConfig()
+
+    @property
+    def classification(self) -> ClassificationConfig:
+        """Settings of `task.classification`, the defaults for other kinds."""
+        return self.settings if isinstance(self.settings, ClassificationConfig) else ClassificationConfig()
 
     @property
     def multilabel(self) -> MultilabelConfig:

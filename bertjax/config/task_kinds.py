@@ -91,7 +91,7 @@ class TaskKind(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationConfig(TaskKind, group="task.classification"):
-    """Classes of texts or pairs of texts; has no settings of its own."""
+    """Classes of texts or pairs of texts."""
 
     name, title, head = "classification", "classification", "sequence_classification"
     task_class = "bertjax.finetuning.tasks:Classification"
@@ -101,8 +101,25 @@ class ClassificationConfig(TaskKind, group="task.classification"):
         "f1": ("share", "F1 of the second of two classes (GLUE)."),
         "macro_f1": ("share", "Mean F1 of the classes that occur."),
         "matthews": ("-1 to 1", "Matthews correlation (CoLA)."),
+        "calibration_error": ("share", "Mean difference of confidence and accuracy, in 15 bins of confidence (ECE)."),
     }
     has_classes = reads_texts = True
+
+    calibrate: bool = setting(
+        False,
+        help="Fit the temperature that makes probabilities right, on examples of `tune_fraction`: classes stay the "
+        "same. Exports hold it in their last layer, so that every library computes calibrated probabilities.",
+    )
+    tune_fraction: float = setting(
+        0.1, above=0.0, below=1.0, help="Share of the training examples that calibrate and are not trained on."
+    )
+    temperature: float = setting(
+        1.0, above=0.0, resume=True, help="Scores are divided by it before the softmax. A fitted one replaces it."
+    )
+
+    @property
+    def tuning_fraction(self) -> float:
+        return self.tune_fraction if self.calibrate else 0.0
 
 
 @dataclasses.dataclass(frozen=True)

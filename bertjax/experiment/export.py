@@ -8,12 +8,15 @@ import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
 from bertjax.config.model import float32_config
+from bertjax.config.task import task_config
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError, named
+from bertjax.experiment.config import read_objective
 from bertjax.experiment.load import StoredRun, config_keys, exported_tokenizer, join_encoder_decoder
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
@@ -27,6 +30,7 @@ from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import GRAPH
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, save_sentence_transformers
+from bertjax.types import Params
 
 _SAMPLED_LINES, _SAMPLED_CHARS = 200, 20_000  # of all text, of a document
 
@@ -93,8 +97,17 @@ def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | Pretr
     if name not in alone:
         raise UserError(f"this run has no network {name!r} that stands alone; there is {' and '.join(alone)}")
     config, heads = objective.networks[name]
-    params = objective.network_params(run.params, name)
+    params = _calibrated(objective.network_params(run.params, name), run.experiment.cfg)
     return PretrainedModel(float32_config(config), params, heads, config_keys=config_keys(run.experiment))
+
+
+def _calibrated(params: Params, cfg: ConfigDict) -> Params:
+    """Divides the last layer of a classifier by the temperature that was fitted."""
+    if not read_objective(cfg).is_finetuning or (temperature := task_config(cfg).classification.temperature) == 1.0:
+        return params
+    head = params["sequence_head"]
+    output = {name: leaf / np.float32(temperature) for name, leaf in head["output"].items()}
+    return {**params, "sequence_head": {**head, "output": output}}
 
 
 class OnnxSettings(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.phases import count_sequences_and_tokens, source_texts
-from bertjax.config.task import task_config
+from bertjax.config.task import TaskConfig, task_config
 from bertjax.experiment.config import read_objective
 from bertjax.experiment.load import StoredRun
 from bertjax.experiment.workdir import parse_checkpoint
@@ -25,16 +25,19 @@ def model_facts(run: StoredRun, metrics: Mapping[str, float], labels: tuple[str,
 
     Args:
         run: the run with the exported weights.
-        metrics: their `eval/...` metrics.
+        metrics: their `eval/...` and `test/...` metrics.
         labels: names of the labels that the model predicts.
     """
     cfg, tokenizer = run.experiment.cfg, run.tokenizer
     objective = read_objective(cfg)
-    measured = {
-        name.removeprefix("eval/"): value
-        for name, value in metrics.items()
-        if name.startswith("eval/") and name.count("/") == 1 and math.isfinite(value)
-    }
+    measured, tested = (
+        {
+            name.removeprefix(prefix): value
+            for name, value in metrics.items()
+            if name.startswith(prefix) and name.count("/") == 1 and math.isfinite(value)
+        }
+        for prefix in ("eval/", "test/")
+    )
     facts = {
         "steps": run.step,
         "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} tokens",
@@ -44,7 +47,7 @@ def model_facts(run: StoredRun, metrics: Mapping[str, float], labels: tuple[str,
         facts["base_model"] = base_model(cfg)
         facts["base_revision"] = hub_revision(cfg.init_from)
     if objective.is_finetuning:
-        return facts | _task_facts(cfg, labels, run.meta.get("examples") or {}) | {"eval": measured}
+        return facts | _task_facts(cfg, labels, run.meta.get("examples") or {}) | {"eval": measured, "test": tested}
     first = 0
     if cfg.resume_from is not None:
         workdir, first = parse_checkpoint(cfg.resume_from)
@@ -83,12 +86,23 @@ def _task_facts(cfg: ConfigDict, labels: tuple[str, ...], num_examples: Mapping[
         "task": task.spec.title,
         "data": describe("train"),
         "eval_data": describe("eval"),
+        "test_data": describe("test"),
+        "temperature": _calibration(task),
         "labels": labels if task.spec.has_classes else None,
         "epochs": task.epochs,
         "batch_size": task.batch_size,
         "max_length": task.max_length,
         "main_metric": task.spec.metric(task) if task.eval else None,
     }
+
+
+def _calibration(task: TaskConfig) -> str | None:
+    """Returns the temperature that the exported scores are divided by, with its data; None for 1."""
+    settings = task.classification
+    if settings.temperature == 1.0:
+        return None
+    data = f", fitted on {settings.tune_fraction:.0%} of the training examples" if settings.calibrate else ""
+    return f"{settings.temperature:.4g}, held by the last layer{data}"
 
 
 def hub_revision(folder: str) -> str | None:

@@ -191,11 +191,14 @@ def _newest_meta(workdir: Path) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def metrics_at(workdir: Path, step: int) -> dict[str, float]:
-    """Returns the `eval/` metrics of a step from metrics.jsonl; unfinished lines are skipped."""
+    """Returns the `eval/` and `test/` metrics of a step from metrics.jsonl; unfinished lines are skipped."""
     path = workdir / "metrics.jsonl"
     records = [record for record in read_log(path) if record["step"] == step]
     return {
-        key: value for each in records for key, value in each.items() if key.startswith("eval/") and value is not None
+        key: value
+        for each in records
+        for key, value in each.items()
+        if key.startswith(("eval/", "test/")) and value is not None
     }
 
 

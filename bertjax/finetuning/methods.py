@@ -29,7 +29,8 @@ TaskData = TextData | TokenData | QaData
 class EvalResult(NamedTuple):
     """Metrics without prefix; for reports the scores per class and, for labels, the confusion matrix (rows gold).
 
-    Of generated texts there are `samples` {source, target, output}, and `signatures`, how metrics were computed.
+    Of generated texts there are `samples` {source, target, output}, and `signatures`, how metrics were computed; of
+    classes `reliability`, (mean confidence, accuracy, examples) by bins of confidence.
     """
 
     metrics: dict[str, float]
@@ -38,6 +39,7 @@ class EvalResult(NamedTuple):
     confusion: np.ndarray | None = None
     samples: tuple[dict[str, str], ...] = ()
     signatures: Mapping[str, str] = {}
+    reliability: tuple[tuple[float, float, int], ...] = ()
 
 
 class TaskMethods:

@@ -15,9 +15,10 @@ from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.registry import import_subclass
 from bertjax.config.source_files import source_files
 from bertjax.config.sources import parse_task_source
-from bertjax.config.task import PLAIN_TAGS, TaskConfig
+from bertjax.config.task import PLAIN_TAGS, TaskConfig, TaskKind
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.finetuning.calibration import fit_temperature, reliability
 from bertjax.finetuning.features import TextData
 from bertjax.finetuning.methods import EvalResult as EvalResult
 from bertjax.finetuning.methods import TaskData as TaskData
@@ -110,9 +111,25 @@ class Classification(TaskMethods):
     def compute_metrics(
         self, config: TaskConfig, examples: Any, data: TextData, scores: np.ndarray, labels: tuple[str, ...]
     ) -> EvalResult:
-        gold = data.features.labels["class_labels"]
-        result = classification_scores(gold, scores.argmax(axis=1), labels, softmax(scores))
-        return EvalResult(result.metrics(), result.per_class, labels, result.confusion)
+        gold, probabilities = data.features.labels["class_labels"], softmax(_calibrated(config, scores))
+        predicted = scores.argmax(axis=1)
+        result = classification_scores(gold, predicted, labels, probabilities)
+        reliable = reliability(probabilities.max(axis=1), predicted == gold)
+        metrics = result.metrics() | {"calibration_error": reliable.error}
+        return EvalResult(metrics, result.per_class, labels, result.confusion, reliability=reliable.bins)
+
+    def tune(self, config: TaskConfig, data: TextData, scores: np.ndarray, labels: tuple[str, ...]) -> TaskKind:
+        fitted = fit_temperature(scores, data.features.labels["class_labels"])
+        return config.classification.replace(temperature=float(f"{fitted:.6g}"))
+
+    def records(
+        self, config: TaskConfig, scores: np.ndarray, labels: tuple[str, ...], top_k: int | None
+    ) -> Iterator[dict[str, Any]]:
+        yield from super().records(config, _calibrated(config, scores), labels, top_k)
+
+
+def _calibrated(config: TaskConfig, scores: np.ndarray) -> np.ndarray:
+    return scores / np.float64(config.classification.temperature)
 
 
 class Regression(TaskMethods):

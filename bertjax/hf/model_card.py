@@ -23,6 +23,7 @@ FACTS = {
     "objective": "Objective",
     "data": "Training data",
     "eval_data": "Evaluation data",
+    "test_data": "Test data",
     "labels": "Labels",
     "epochs": "Epochs",
     "steps": "Steps",
@@ -31,9 +32,10 @@ FACTS = {
     "max_length": "Maximum example length",
     "tokens_seen": "Tokens seen",
     "tokenizer": "Tokenizer",
+    "temperature": "Temperature of the probabilities",
     "seed": "Seed",
 }
-_OTHER_KEYS = {"eval", "main_metric", "language", "license", "name", "onnx", "sentence_vectors"}
+_OTHER_KEYS = {"eval", "test", "main_metric", "language", "license", "name", "onnx", "sentence_vectors"}
 _PIPELINES = {
     "AutoModelForMaskedLM": "fill-mask",
     "AutoModelForCausalLM": "text-generation",
@@ -55,10 +57,10 @@ def render_model_card(plan: ExportPlan, num_params: int, card: Mapping[str, Any]
     Args:
         plan: the export.
         num_params: number of parameters.
-        card: facts of the run, all optional: the keys of `FACTS`; `eval` {metric: number} and `main_metric`, the one by
-            which checkpoints are compared; `language` and `license` (front matter); `name`; `sentence_vectors`, how a
-            folder for sentence-transformers pools; `onnx`, the graph of a folder that has no other weights. A `task`
-            makes it the card of a finetuned model.
+        card: facts of the run, all optional: the keys of `FACTS`; `eval` and `test` {metric: number} and `main_metric`,
+            the one by which checkpoints are compared; `language` and `license` (front matter); `name`;
+            `sentence_vectors`, how a folder for sentence-transformers pools; `onnx`, the graph of a folder that has no
+            other weights. A `task` makes it the card of a finetuned model.
 
     Raises:
         ValueError: a key is unknown, and would be left out silently.
@@ -140,10 +142,16 @@ def _evaluation(card: Mapping[str, Any]) -> str:
     metrics, main = card.get("eval") or {}, card.get("main_metric")
     if not metrics:
         return ""
-    rows = [(name, f"{value:.4f}" if isinstance(value, float) else value) for name, value in sorted(metrics.items())]
     data = "the evaluation data" if card.get("task") else "held-out text"
     compared = f"; checkpoints are compared by {_line(main)}" if main in metrics else ""
-    return f"## Evaluation\n\nOn {data}{compared}:\n\n" + _table("Metric", rows)
+    text = f"## Evaluation\n\nOn {data}{compared}:\n\n{_table('Metric', _scores(metrics))}"
+    if tested := card.get("test"):
+        text += f"\n\nOn the test data, by which nothing was chosen:\n\n{_table('Metric', _scores(tested))}"
+    return text
+
+
+def _scores(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, f"{value:.4f}" if isinstance(value, float) else value) for name, value in sorted(metrics.items())]
 
 
 def _use(plan: ExportPlan, card: Mapping[str, Any]) -> list[str]:

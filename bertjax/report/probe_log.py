@@ -10,6 +10,7 @@ Every record has `step` and `kind`; the other fields depend on the kind:
     neighbors      token, near [[token, cosine], ...]
     confusion      labels [k], counts [k][k]: rows gold, columns predicted
     classes        rows [{label, precision, recall, f1, support}]
+    reliability    bins [[mean confidence, accuracy, examples]]
     samples        rows [{source, target, output}], signatures {metric: settings of its library}
                    both: optional `set` (data or weights that were scored), `of_step` (step of the weights)
     seeds          rows [{seed, scores {name: value}}]

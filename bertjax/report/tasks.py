@@ -24,6 +24,7 @@ def task(run: RunRecord) -> str:
     """Returns the cards of the latest evaluation."""
     parts = [_confusion(record) for record in run.newest("confusion")]
     parts += [_classes(record) for record in run.newest("classes")]
+    parts += [_reliability(record) for record in run.newest("reliability")]
     parts += [_samples(record) for record in run.newest("samples")]
     parts += [_seeds(record) for record in run.newest("seeds")]
     parts += [_pseudo_labels(record) for record in run.newest("pseudo_labels")]
@@ -92,6 +93,21 @@ def _classes(record: Record) -> str:
 
 _CLASS_COLUMNS = {"precision": "precision", "recall": "recall", "f1": "F1", "support": "examples"}
 _CLASS_COLUMNS |= {"average_precision": "average precision", "threshold": "threshold"}
+
+
+def _reliability(record: Record) -> str:
+    """Returns the chart of accuracy by confidence."""
+    bins = [row for row in record.get("bins") or [] if isinstance(row, list) and len(row) == 3]
+    values = np.array([[np.nan if _float(each) is None else each for each in row] for row in bins], np.float64)
+    if len(values) < 2 or not np.isfinite(values).all():
+        return ""
+    confidence, accuracy, counts = values.T
+    error = float((counts * np.abs(confidence - accuracy)).sum() / counts.sum())
+    x = {"confidence": confidence}
+    lines = [Line("accuracy", accuracy, x, dots=True), Line("perfectly calibrated", confidence, x, style=1)]
+    note = f"Mean difference {100 * error:.1f} % (expected calibration error, {len(bins)} bins with examples)."
+    title = f"Reliability{_of(record)}"
+    return chart_html(Chart("chart-reliability", title, lines, note=note, axes=("confidence",)))
 
 
 def _samples(record: Record) -> str:

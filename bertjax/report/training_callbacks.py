@@ -29,6 +29,7 @@ from bertjax.types import Params
 
 MODEL_PROBES = ("fill_mask", "attention", "neighbors")
 BEST_PARAMS = "the weights taken"
+_OF_SCORES = ("confusion", "classes", "samples")
 SEVERAL_PROCESSES = "The run has several processes; their weights are not gathered for probes."
 
 
@@ -81,9 +82,7 @@ class ReportWriter(Callback):
         Args: as in the base class.
         """
         run = read_run(workdir)
-        if any(
-            each.get("set") == BEST_PARAMS for kind in ("confusion", "classes", "samples") for each in run.newest(kind)
-        ):
+        if any(each.get("set") == BEST_PARAMS for kind in _OF_SCORES for each in run.newest(kind)):
             return
         log = ProbeLog(workdir, step)
         for kind, fields in self.task_probes():
@@ -102,6 +101,8 @@ class ReportWriter(Callback):
         if scores is not None and scores.per_class:
             rows = [{"label": label, **score._asdict()} for label, score in scores.per_class.items()]
             records.append(("classes", {"rows": rows}))
+        if scores is not None and scores.reliability:
+            records.append(("reliability", {"bins": [list(each) for each in scores.reliability]}))
         if scores is not None and scores.samples:
             records.append(("samples", {"rows": list(scores.samples), "signatures": dict(scores.signatures)}))
         return records
