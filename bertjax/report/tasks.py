@@ -103,8 +103,9 @@ def _reliability(record: Record) -> str:
         return ""
     confidence, accuracy, counts = values.T
     error = float((counts * np.abs(confidence - accuracy)).sum() / counts.sum())
-    x = {"confidence": confidence}
-    lines = [Line("accuracy", accuracy, x, dots=True), Line("perfectly calibrated", confidence, x, style=1)]
+    ends = np.array([0.0, 1.0])
+    lines = [Line("accuracy", accuracy, {"confidence": confidence}, dots=True)]
+    lines += [Line("perfectly calibrated", ends, {"confidence": ends}, style=1)]
     note = f"Mean difference {100 * error:.1f} % (expected calibration error, {len(bins)} bins with examples)."
     title = f"Reliability{_of(record)}"
     return chart_html(Chart("chart-reliability", title, lines, note=note, axes=("confidence",)))

@@ -18,11 +18,11 @@ from bertjax.report.run_record import read_run
 
 
 def write_texts(path: Path, count: int) -> list[str]:
-    """Writes sentences whose class is drawn: two of three say that of their noun. Returns the classes."""
+    """Writes sentences whose class is drawn: most say that of their noun. Returns the classes."""
     draw, lines, classes = np.random.default_rng(count), ["text\tlabel"], []
     for _ in range(count):
         number = int(draw.integers(0, 6))
-        classes.append("animal" if (number < 3) == (draw.random() < 2 / 3) else "thing")
+        classes.append("animal" if (number < 3) == (draw.random() < 0.85) else "thing")
         lines.append(f"the {NOUNS[number]} is here.\t{classes[-1]}")
     path.write_text("\n".join(lines) + "\n")
     return classes
@@ -36,8 +36,8 @@ def test_the_export_is_calibrated(finished: Finished, tmp_path: Path, capsys: py
         *(f"init_from={finished.workdir}", f"task.train=tsv:{tmp_path}/train.tsv", "task.header=true"),
         *(f"task.eval=tsv:{tmp_path}/dev.tsv", f"task.test=tsv:{tmp_path}/test.tsv"),
         *("task.text_column=text", "task.label_column=label", "task.max_length=16", "task.batch_size=16"),
-        *("task.from_scratch=true", "task.epochs=12", "task.evals_per_epoch=0.25", "platform=cpu", "mesh.data=1"),
-        *("optimizer.learning_rate=3e-3", "schedule.warmup_steps=2", "logging.tensorboard=false"),
+        *("task.from_scratch=true", "task.epochs=24", "task.evals_per_epoch=0.25", "platform=cpu", "mesh.data=1"),
+        *("optimizer.learning_rate=2e-3", "schedule.warmup_steps=2", "logging.tensorboard=false"),
         *("task.classification.calibrate=true", "task.classification.tune_fraction=0.3"),
     ]
     run = tmp_path / "run"
@@ -59,7 +59,9 @@ def test_the_export_is_calibrated(finished: Finished, tmp_path: Path, capsys: py
 
     gold = [line.split("\t")[1] for line in (tmp_path / "dev.tsv").read_text().splitlines()[1:]]
     confidence = np.array([each["score"] for each in of_run])
-    expected = reliability(confidence, np.array([each["label"] for each in of_run]) == np.array(gold)).error
+    right = np.array([each["label"] for each in of_run]) == np.array(gold)
+    assert right.mean() > 0.75
+    expected = reliability(confidence, right).error
     assert of_run.metrics is not None and of_run.metrics["calibration_error"] == pytest.approx(expected, abs=1e-5)
     assert f"calibration_error {expected:.4f}" in printed.rpartition("held out, ")[2]
     result = evaluate(run, inputs=[f"tsv:{tmp_path}/dev.tsv"])
