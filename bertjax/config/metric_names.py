@@ -39,7 +39,7 @@ SUFFIXES: Described = {
 """What `NAME_loss`, `NAME_accuracy` and `NAME_unigram_loss` are of a loss; not every loss has the last two."""
 _UNITS = {
     **{"cosine": "1 - cosine", "hidden_states": "squared difference", "attention": "squared difference"},
-    "regression": "squared label",
+    **dict.fromkeys(("regression", "regression_teacher"), "squared label"),
 }
 
 
@@ -50,6 +50,9 @@ def losses() -> dict[str, tuple[str, str, str]]:
         loss: [f"objective.name={name}" for name, each in OBJECTIVES.items() if loss in each.loss_titles]
         for loss in titles
     } | {kind: [f"task.kind={kind}"] for kind in TASK_KINDS}
+    taught = [kind for kind, spec in TASK_KINDS.items() if spec.head == "sequence_classification"]
+    titles |= {f"{kind}_teacher": "Scores of the teacher" for kind in taught}
+    owners |= {f"{kind}_teacher": [f"task.kind={kind} with task.teacher"] for kind in taught}
     return {loss: (_UNITS.get(loss, "nats"), title, ", ".join(owners[loss])) for loss, title in titles.items()}
 
 

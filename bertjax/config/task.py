@@ -116,6 +116,12 @@ class TaskConfig(Settings, group="task"):
         help="Initialize the weights at random, and take architecture and tokenizer of `init_from`; without it those "
         "of `model`, `decoder` and `data.tokenizer`: a tokenizer to train is trained on the texts of `train`.",
     )
+    teacher: str | None = setting(
+        None,
+        help="A finetuned model with the same labels, a folder, a run or hub:NAME, whose scores of the training texts "
+        "are learned, too (distillation). Any family and tokenizer. None: the labels alone.",
+        path=True,
+    )
     export_checkpoint: str = setting(
         "last",
         choices=("last", "best"),

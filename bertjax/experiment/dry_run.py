@@ -51,7 +51,7 @@ def dry_run_task(cfg: ConfigDict, workdir: Path) -> None:
     """
     require_task(cfg)
     build.check_devices(cfg)
-    task = read_task(cfg, workdir)
+    task = read_task(cfg, workdir, dry_run=True)
     batches = task_batches(cfg, task)
     cfg = resolve_config(cfg, task, batches)
     parse(cfg)

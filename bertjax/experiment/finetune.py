@@ -35,6 +35,7 @@ from bertjax.experiment.task import (
     task_batches,
 )
 from bertjax.experiment.task_feed import held_out_evaluator, held_out_metric_names, task_digests, task_feed
+from bertjax.experiment.task_teacher import store_scores
 from bertjax.experiment.workdir import (
     changed_keys,
     has_checkpoints,
@@ -229,6 +230,7 @@ def _without_other_heads(source: SourceModel, exp: build.Experiment) -> SourceMo
 def _write_settings(workdir: Path, cfg: ConfigDict, task: Task) -> None:
     write_config(workdir, cfg)
     save_tokenizer(task.tokenizer, workdir / "tokenizer")
+    store_scores(workdir, task.train.data, len(task.train.examples))
 
 
 def summary(exp: build.Experiment, task: Task, batches: TaskBatches) -> list[str]:

@@ -29,8 +29,10 @@ from bertjax.errors import UserError, named
 from bertjax.experiment.config import Config
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
+from bertjax.experiment.task_teacher import add_scores, teacher_scores
 from bertjax.experiment.workdir import has_checkpoints, read_settings
 from bertjax.finetuning.batches import TaskBatches, sequence_lengths
+from bertjax.finetuning.features import TextData
 from bertjax.finetuning.readers.examples import Examples, TextExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import TaskData, make_features, read_examples, task_methods
@@ -111,13 +113,16 @@ def require_task(cfg: ConfigDict) -> None:
         )
 
 
-def read_task(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Task:
+def read_task(
+    cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS, *, dry_run: bool = False
+) -> Task:
     """Reads the examples of a task and the model to finetune; a run in `workdir` keeps its model and tokenizer.
 
     Args:
         cfg: config of the task, which gets the commit of a model on the Hub.
         workdir: work directory of the run.
         processes: processes of the run.
+        dry_run: writes nothing; the scores of a teacher are zeros.
 
     Raises:
         UserError: model or examples cannot be read.
@@ -147,7 +152,12 @@ def read_task(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_P
     examples = read()
     labels = task_methods(config.kind).collect_labels(config, examples)
     examples, for_tuning = _split_off(examples, config)
-    training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
+    data = make_features(config, examples, tokenizer, labels, training=True)
+    if config.teacher is not None:
+        assert isinstance(data, TextData) and isinstance(examples, TextExamples)
+        zeros = np.zeros((len(examples), max(len(labels), 1)), np.float32)
+        data = add_scores(data, zeros if dry_run else teacher_scores(config, examples, labels, workdir))
+    training = Split(examples, data)
     tuning = None if for_tuning is None else Split(for_tuning, make_features(config, for_tuning, tokenizer, labels))
     held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None
     test = read_held_out(cfg, config, tokenizer, labels, "test") if config.test else None

@@ -18,6 +18,7 @@ from bertjax.experiment.task import Split, Task
 from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_lengths
 from bertjax.finetuning.evaluate import Evaluator, Tuner
 from bertjax.finetuning.features import Features
+from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.tasks import EvalResult
 from bertjax.training.sharding import local_sequences
 from bertjax.types import Params
@@ -46,7 +47,7 @@ def task_feed(
 
 def _tuner(exp: build.Experiment, task: Task, split: Split, evaluate: Evaluator | Any) -> Tuner:
     batches = _eval_batches(exp, task.config, task.tokenizer, split.data.features)
-    return Tuner(task.config, exp.objective, exp.mesh, split.data, batches, evaluate)
+    return Tuner(task.config, _of_labels(exp), exp.mesh, split.data, batches, evaluate)
 
 
 def _no_metrics(params: Params, frozen: Any) -> Mapping[str, float]:
@@ -73,9 +74,14 @@ def held_out_evaluator(
     where = f"task.kind={config.kind}"
     cls = import_subclass(config.spec.evaluator_class, Evaluator, where, ("__call__", "names"))
     evaluator: Evaluator = cls(
-        config, exp.objective, exp.mesh, tokenizer, split.examples, split.data, batches, on_scores
+        config, _of_labels(exp), exp.mesh, tokenizer, split.examples, split.data, batches, on_scores
     )
     return evaluator
+
+
+def _of_labels(exp: build.Experiment) -> TaskObjective:
+    assert isinstance(exp.objective, TaskObjective)
+    return exp.objective.of_labels
 
 
 def _eval_batches(exp: build.Experiment, config: TaskConfig, tokenizer: Tokenizer, features: Features) -> EvalBatches:

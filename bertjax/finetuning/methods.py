@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -129,6 +130,19 @@ class TaskMethods:
             class_weights: Numbers of `task.class_weights` [K], 1 by default.
         """
         raise NotImplementedError
+
+    def teacher_loss(
+        self, scores: Float[Array, "B E K"], teacher: Float[Array, "B E K"], temperature: float
+    ) -> Float[Array, "B E"]:
+        """Returns the divergence of classes from those of a teacher, times the square of the temperature.
+
+        Args:
+            scores: Outputs of the head.
+            teacher: Those of the teacher.
+            temperature: Both are divided by it.
+        """
+        of_teacher, ours = (jax.nn.log_softmax(each / temperature, axis=-1) for each in (teacher, scores))
+        return temperature**2 * (jnp.exp(of_teacher) * (of_teacher - ours)).sum(axis=-1)
 
     def compute_metrics(
         self, config: TaskConfig, examples: Any, data: Any, scores: Any, labels: tuple[str, ...]

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -83,6 +84,13 @@ class MultilabelTask(TaskMethods):
         factors = 1.0 + labels * (jnp.asarray(class_weights)[None, None] - 1.0)
         losses = (optax.sigmoid_binary_cross_entropy(scores, labels) * factors).mean(axis=-1)
         return {"loss": Sum((losses * weights).sum(), weights.sum())}
+
+    def teacher_loss(self, scores: Array, teacher: Array, temperature: float) -> Array:
+        """Returns the mean over labels of the divergence from their probabilities. Args: as in the base class."""
+        ours, of_teacher = scores / temperature, teacher / temperature
+        targets = jax.nn.sigmoid(of_teacher)
+        losses = [optax.sigmoid_binary_cross_entropy(each, targets) for each in (ours, of_teacher)]
+        return temperature**2 * (losses[0] - losses[1]).mean(axis=-1)
 
     def tune(self, config: TaskConfig, data: TextData, scores: np.ndarray, labels: tuple[str, ...]) -> TaskKind:
         settings, gold = config.multilabel, data.features.labels["multi_labels"] > 0

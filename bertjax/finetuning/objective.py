@@ -52,6 +52,19 @@ class TaskObjective(Objective, group="task"):
         help="Weights of the classes in the loss. (): none; balanced: inverse to the frequency, 1 on average over the "
         "examples; sqrt: the root of that (FinBERT's paper); or a number per label.",
     )
+    teacher: str | None = linked("task.teacher", None)
+    teacher_weight: float = setting(
+        0.5,
+        above=0.0,
+        at_most=1.0,
+        help="Share of the loss that compares scores with those of `teacher`; 1: no labels.",
+    )
+    teacher_temperature: float = setting(
+        2.0,
+        above=0.0,
+        help="Scores of both are divided by it before they are compared (arXiv:1503.02531); numbers are compared as "
+        "they are.",
+    )
     metric: str | None = None
 
     @classmethod
@@ -99,6 +112,11 @@ class TaskObjective(Objective, group="task"):
         is_named = len(self.class_weights) == 1 and self.class_weights[0] in WEIGHTINGS
         if not is_named and any(not (weight >= 0.0 and math.isfinite(weight)) for weight in self.numbers):
             raise UserError(f"task.class_weights must not be negative, not {', '.join(self.class_weights)}")
+        if self.teacher is not None and self.spec.head != "sequence_classification":
+            raise UserError(
+                f"task.teacher: task.kind={self.kind} learns from labels alone; a teacher scores whole texts, for "
+                "classification, multilabel and regression"
+            )
         if self.class_weights and not self.spec.has_classes:
             raise UserError(f"task.class_weights: task.kind={self.kind} has no classes; leave it empty")
 
@@ -141,7 +159,13 @@ class TaskObjective(Objective, group="task"):
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        return {self.spec.name: 1.0}
+        name, weight = self.spec.name, self.teacher_weight
+        return {name: 1.0} if self.teacher is None else {name: 1.0 - weight, f"{name}_teacher": weight}
+
+    @property
+    def of_labels(self: T) -> T:
+        """The objective without its teacher, by which held-out examples are scored."""
+        return dataclasses.replace(self, teacher=None)
 
     @property
     def num_outputs(self) -> int:
@@ -149,7 +173,10 @@ class TaskObjective(Objective, group="task"):
         return 2 if self.spec.head == "question_answering" else self.model.num_labels
 
     def counts(self, batch: Batch) -> dict[str, Array]:
-        return {self.spec.name: self.methods.count(batch, self.label_weights)}
+        counts = {self.spec.name: self.methods.count(batch, self.label_weights)}
+        return (
+            counts if self.teacher is None else counts | {f"{self.spec.name}_teacher": batch["example_weights"].sum()}
+        )
 
     def scores(self, params: Params, batch: Batch, key: Key | None = None) -> Array:
         """Computes the outputs of the head.
@@ -178,4 +205,9 @@ class TaskObjective(Objective, group="task"):
     def sums(self, scores: Array, batch: Batch) -> dict[str, Sum]:
         """Returns the scalar sums of the loss and of further metrics, from the result of `scores`."""
         name, sums = self.spec.name, self.methods.loss(scores, batch, self.label_weights)
-        return {name if each == "loss" else f"{name}_{each}": value for each, value in sums.items()}
+        named = {name if each == "loss" else f"{name}_{each}": value for each, value in sums.items()}
+        if self.teacher is None:
+            return named
+        weights = batch["example_weights"]
+        losses = self.methods.teacher_loss(scores, batch["teacher_scores"], self.teacher_temperature)
+        return named | {f"{name}_teacher": Sum((losses * weights).sum(), weights.sum())}

@@ -135,6 +135,10 @@ def _calibrated(config: TaskConfig, scores: np.ndarray) -> np.ndarray:
 class Regression(TaskMethods):
     """A number per text or pair of texts."""
 
+    def teacher_loss(self, scores: Array, teacher: Array, temperature: float) -> Array:
+        """Returns the squared difference from the number of the teacher. Args: as in the base class."""
+        return jnp.square(scores - teacher).sum(axis=-1)
+
     def loss(self, scores: Array, batch: Batch, class_weights: np.ndarray) -> dict[str, Sum]:
         weights = batch["example_weights"]
         errors = jnp.square(scores[..., 0] - batch["score_labels"]) * weights

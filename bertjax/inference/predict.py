@@ -242,6 +242,10 @@ class Predictor:
         records = [{"id": name, **record} for name, record in zip(inputs.ids, result, strict=True)]
         return Predictions(records, scores, data)
 
+    def outputs(self, examples: Examples) -> np.ndarray:
+        """Returns the outputs of the head for texts [n, K], as `Predictions.scores`. Raises as a call."""
+        return self._activation(self._scores(self._make_features(examples)))
+
     def score(self, inputs: PredictInputs, predictions: Predictions) -> EvalResult:
         """Returns the metrics of examples that were read with their gold labels."""
         methods = task_methods(self.config.kind)
