@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bertjax.commands.prepare import prepare as prepare
     from bertjax.commands.pretrain import pretrain as pretrain
     from bertjax.commands.pretrain import sweep as sweep
+    from bertjax.commands.probe import probe as probe
     from bertjax.commands.prune import prune as prune
     from bertjax.commands.pseudo_label import pseudo_label as pseudo_label
     from bertjax.commands.score_choices import score_choices as score_choices
@@ -71,6 +72,7 @@ _NAMES = {
     "bertjax.commands.pseudo_label": ("pseudo_label",),
     "bertjax.commands.prepare": ("prepare",),
     "bertjax.commands.pretrain": ("pretrain", "sweep"),
+    "bertjax.commands.probe": ("probe",),
     "bertjax.commands.prune": ("prune",),
     "bertjax.commands.score_choices": ("score_choices",),
     "bertjax.commands.suite": ("suite",),

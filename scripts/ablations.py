@@ -6,7 +6,7 @@
 Every arm is a run of bertjax:nano on the same text as `baseline`, which has three seeds; the others
 have one. The same command goes on where it stopped. Writes `table.md` into `--out` after every arm: held-out loss (of
 the same masked tokens, but for mixtures and other mask rates), the first evaluation 1.5 nats below the unigram loss, F1
-of a linear probe for tags (linear_probe.py), and minimal pairs preferred.
+of a linear probe for tags (`bertjax probe`, its best layer), and minimal pairs preferred.
 """
 
 from __future__ import annotations
@@ -129,8 +129,11 @@ def measure(workdir: Path, options: argparse.Namespace) -> dict[str, float]:
     outcome["tokens_per_second"] = median(speeds)
     model = str(workdir / "export")
     if options.tags:
-        printed = script("linear_probe.py", "--model", model, "--tags", *map(str, options.tags))
-        outcome["tags"] = json.loads(printed.splitlines()[-1])["tags"]["score"]
+        train, held_out = (f"conll:{path}" for path in options.tags)
+        out = workdir / "tags.json"
+        call("probe", "--model", model, "--train", train, "--eval", held_out, "--seeds", "0", "--out", str(out))
+        (layers,) = json.loads(out.read_text()).values()
+        outcome["tags"] = max(each["f1"][0] for each in layers)
     if options.pairs:
         call("eval-minimal-pairs", "--model", model, "--pairs", *options.pairs, "--out", str(workdir / "pairs.jsonl"))
         pairs = [json.loads(line) for line in (workdir / "pairs.jsonl").read_text().splitlines()]
@@ -161,14 +164,7 @@ def _cell(values: list[float], name: str) -> str:
 
 
 def call(*arguments: str) -> str:
-    return _output([sys.executable, "-m", "bertjax", *arguments])
-
-
-def script(name: str, *arguments: str) -> str:
-    return _output([sys.executable, str(ROOT / "scripts" / name), *arguments])
-
-
-def _output(command: list[str]) -> str:
+    command = [sys.executable, "-m", "bertjax", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")

@@ -5,8 +5,8 @@
 
 Every objective gets as many steps as the FLOPs of `--steps` steps of mlm pay for (analytic: attention, feed-forward and
 vocabulary matmuls, forward and backward). Their own losses are not comparable; the frozen features of all get the same
-probe (linear_probe.py). The two best objectives get two more seeds; a difference below the range of these is a tie.
-Runs resume with the same command. Writes `table.md`, and the page of `bertjax compare`: `compare.html`.
+probe (`bertjax probe`, its best layer). The two best objectives get two more seeds; a difference below the range of
+these is a tie. Runs resume with the same command. Writes `table.md`, and the page of `bertjax compare`: `compare.html`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+import bertjax
 
 ROOT = Path(__file__).parents[1]
 OBJECTIVES = ("mlm", "whole_word", "span", "sop", "rtd", "plm", "causal", "hybrid")
@@ -111,11 +113,19 @@ def eval_losses(workdir: Path) -> str:
 
 
 def probe(folder: Path, options: argparse.Namespace) -> tuple[float, float]:
-    arguments = [sys.executable, f"{ROOT}/scripts/linear_probe.py", "--model", str(folder), "--most", str(options.most)]
-    arguments += ["--tags", *map(str, options.tags), "--sentences", *map(str, options.sentences)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    results = json.loads(done.stdout.splitlines()[-1])
-    return results["tags"]["score"], results["sentences"]["score"]
+    tags = [f"conll:{path}" for path in options.tags]
+    texts = [f"tsv:{path}" for path in options.sentences]
+    return (
+        _best(bertjax.probe(str(folder), tags[:1], tags[1:], seeds="0", max_examples=options.most), "f1"),
+        _best(
+            bertjax.probe(str(folder), *texts, text_column="sentence", seeds="0", max_examples=options.most), "accuracy"
+        ),
+    )
+
+
+def _best(scores: dict[str, Any], name: str) -> float:
+    (layers,) = scores.values()
+    return max(each[name][0] for each in layers)
 
 
 def write_table(outcomes: list[Outcome], budget: float, out: Path) -> None:

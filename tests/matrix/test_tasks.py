@@ -201,6 +201,23 @@ def test_each_family(family: str, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("family", "teacher"), [("roberta", "xlnet"), ("modernbert", "deberta-v2"), ("albert", "bert")]
+)
+@pytest.mark.parametrize("kind", ["classification", "multilabel", "regression"])
+def test_a_teacher_of_another_family(family: str, teacher: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "teacher").mkdir()
+    taught_by = bertjax.finetune(task_config(teacher, kind, tmp_path / "teacher"), tmp_path / "teacher" / "run")
+    cfg = task_config(family, kind, tmp_path)
+    cfg.task.teacher, cfg.task.teacher_weight = str(taught_by.export), 1.0
+    run = bertjax.finetune(cfg, tmp_path / "run")
+    assert f"train/{kind}_teacher_loss" in (run.workdir / "metrics.jsonl").read_text()
+    scores = np.load(run.workdir / "teacher_scores.npy")
+    again = bertjax.predict(taught_by.export, inputs_of(kind))
+    assert np.isfinite(scores).all() and scores.shape[1] == len(again[0].get("probabilities", [0]))
+
+
+@pytest.mark.matrix
 @pytest.mark.parametrize(("family", "kind"), CELLS)
 def test_every_cell(family: str, kind: str, tmp_path: Path) -> None:
     check(family, kind, tmp_path)

@@ -27,7 +27,18 @@ class ReadRequest(NamedTuple):
 
 
 @dataclasses.dataclass
-class TextExamples:
+class _Lists:
+    """Lists with an item per example."""
+
+    def take(self, numbers: Sequence[int]) -> Self:
+        """Returns the examples with these numbers, in this order, without the remarks."""
+        lists = {name: values for name, values in vars(self).items() if name != "notes" and values is not None}
+        taken: dict[str, Any] = {name: [values[each] for each in numbers] for name, values in lists.items()}
+        return dataclasses.replace(self, **taken | {"notes": []})
+
+
+@dataclasses.dataclass
+class TextExamples(_Lists):
     """Texts or pairs of texts, n each.
 
     Attributes:
@@ -51,19 +62,13 @@ class TextExamples:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def take(self, numbers: Sequence[int]) -> Self:
-        """Returns the examples with these numbers, in this order, without the remarks."""
-        lists = {name: values for name, values in vars(self).items() if name != "notes" and values is not None}
-        taken: dict[str, Any] = {name: [values[each] for each in numbers] for name, values in lists.items()}
-        return dataclasses.replace(self, **taken, notes=[])
-
     def all_texts(self, targets: bool = False) -> list[str]:
         """Returns the texts, to train a tokenizer; with `targets` also those that a decoder predicts."""
         return [*self.texts, *(self.pairs or []), *((self.labels or []) if targets else [])]
 
 
 @dataclasses.dataclass
-class WordExamples:
+class WordExamples(_Lists):
     """Sentences of words with a tag per word; `tags` is None if they were not read; else as `TextExamples`."""
 
     words: list[list[str]]
