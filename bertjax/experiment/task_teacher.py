@@ -66,7 +66,8 @@ def store_scores(workdir: Path, data: Any, num_examples: int) -> None:
 def _scores(config: TaskConfig, examples: TextExamples, labels: Sequence[str]) -> np.ndarray:
     assert config.teacher is not None
     folder = require_model(config.teacher)
-    model, tokenizer = load_finetuned(folder, trained_task(folder))[:2]
+    trained = trained_task(folder)
+    model, tokenizer = load_finetuned(folder, trained)[:2]
     if not isinstance(model, PretrainedModel) or (kind := infer_task_kind(model)) != config.kind:
         other = "an encoder-decoder" if not isinstance(model, PretrainedModel) else kind
         raise UserError(f"task.teacher={config.teacher} was finetuned for {other}, not for task.kind={config.kind}")
@@ -75,6 +76,8 @@ def _scores(config: TaskConfig, examples: TextExamples, labels: Sequence[str]) -
     outputs = Predictor(model, tokenizer, settings).outputs(dataclasses.replace(examples, labels=None, scores=None))
     if not labels:
         return outputs.astype(np.float32)
+    if trained is not None:
+        outputs = outputs / trained.classification.temperature  # an export holds it in its last layer
     theirs = list(model.config.labels)
     if sorted(theirs) != sorted(labels):
         raise UserError(
