@@ -56,7 +56,9 @@ def choose_kernel(config: EncoderConfig, context: AttentionContext, q: Array, k:
             return kernel
         if kernel_limitation(kernel, config, context, q, k, dropping):
             return "xla"
-        if kernel == "pallas" and (config.compute_dtype != "bfloat16" or not triton_compiles()):
+        if kernel == "pallas" and not (
+            config.compute_dtype == "bfloat16" and config.head_dim <= _CUDNN_MAX_HEAD and triton_compiles()
+        ):
             return "xla"
         return "xla" if kernel == on_gpu and should_block(q.shape[1], context.window) else kernel
     reason = kernel_limitation(name, config, context, q, k, dropping)

@@ -191,6 +191,8 @@ def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPa
         assert chosen(auto, platform, monkeypatch, mask=mask) == "xla"
     odd = dataclasses.replace(auto, hidden_size=40)
     assert chosen(odd, "cuda", monkeypatch, dropping=True) == "xla"
+    large = dataclasses.replace(auto, hidden_size=512)
+    assert chosen(large, "cuda", monkeypatch, dropping=True) == "xla"
     assert chosen(odd, "cuda", monkeypatch) == "xla" and chosen(odd, "tpu", monkeypatch) == "splash"
     assert chosen(auto, "cuda", monkeypatch, length=255) == "xla"
     # long rows use blocks of a window, not the full mask
