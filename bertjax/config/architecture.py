@@ -11,7 +11,7 @@ from bertjax.config.registry import Choices
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # Hugging Face's words: gelu = erf, gelu_new = tanh
 HEAD_ACTIVATIONS = ("tanh", *ACTIVATIONS)
-CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering")
+CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 
 
 def _rotary(config: ArchitectureConfig) -> bool:
@@ -368,7 +368,7 @@ class HeadsConfig(Settings, group="model"):
     pooling: str = setting(
         "first",
         choices=("first", "last", "mean", "late"),
-        heads=("pooler", "pair", "sequence_classification"),
+        heads=("pooler", "pair", "sequence_classification", "multiple_choice"),
         help="Vector of an example: its first token, its last, or the mean of all; late: mean of all, where a "
         "classifier scores every token and the mean is taken of the scores (EuroBERT).",
     )
@@ -377,6 +377,12 @@ class HeadsConfig(Settings, group="model"):
         choices=("pooler", "own", "none"),
         heads=("sequence_classification",),
         help="Layer before a classifier: the model's pooler, a dense layer of its own, none.",
+    )
+    choice_dense: str = setting(
+        "as_classifier",
+        choices=("as_classifier", "pooler"),
+        heads=("multiple_choice",),
+        help="Layer before the score of a choice: that of `classifier_dense`, or the pooler (RoBERTa).",
     )
     classifier_act: str = setting(
         "tanh", choices=HEAD_ACTIVATIONS, heads=CLASSIFIERS, help="Activation of a classifier's own dense layer."

@@ -40,6 +40,7 @@ _ROBERTA = {
     "mlm_act": "gelu",
     "initializer": "normal",
     "classifier_dense": "own",
+    "choice_dense": "pooler",
 }
 
 # Models with RoBERTa's tensors. XLM-R: arXiv:1911.02116 (vocabulary 250,002); XL and XXL, with norms before the blocks:

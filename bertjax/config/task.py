@@ -14,6 +14,7 @@ from bertjax.config.task_kinds import PLAIN_TAGS as PLAIN_TAGS
 from bertjax.config.task_kinds import (
     ClassificationConfig,
     MultilabelConfig,
+    MultipleChoiceConfig,
     QaConfig,
     Seq2SeqTaskConfig,
     TaskKind,
@@ -34,7 +35,8 @@ class TaskConfig(Settings, group="task"):
         "classification",
         choices=Choices(TASK_KINDS),
         help="classification of texts or pairs of texts, multilabel (any number of labels per text), regression, "
-        "tokens (a label per word), qa (the answer is a span of a context) or seq2seq (a text that follows from a "
+        "multiple_choice (the right one of several texts), tokens (a label per word), qa (the answer is a span of a "
+        "context) or seq2seq (a text that follows from a "
         "text: translations, summaries).",
     )
     train: tuple[str, ...] = setting(
@@ -156,6 +158,11 @@ class TaskConfig(Settings, group="task"):
         return self.settings if isinstance(self.settings, MultilabelConfig) else MultilabelConfig()
 
     @property
+    def multiple_choice(self) -> MultipleChoiceConfig:
+        """Settings of `task.multiple_choice`, the defaults for other kinds."""
+        return self.settings if isinstance(self.settings, MultipleChoiceConfig) else MultipleChoiceConfig()
+
+    @property
     def qa(self) -> QaConfig:
         """Settings of `task.qa`, the defaults for other kinds."""
         return self.settings if isinstance(self.settings, QaConfig) else QaConfig()
@@ -174,7 +181,7 @@ class TaskConfig(Settings, group="task"):
     @property
     def is_pair(self) -> bool:
         """True if a window holds two texts."""
-        return self.spec is QaConfig or self.pair_column is not None
+        return self.spec in (QaConfig, MultipleChoiceConfig) or self.pair_column is not None
 
     def sources(self, split: str) -> tuple[Source, ...]:
         """Returns the parsed sources of `train` or `eval`."""
@@ -215,7 +222,9 @@ class TaskConfig(Settings, group="task"):
                     f"{key}={column!r}: the columns of {kind} have fixed names (id, question, context, answers); set "
                     f"{key} to None"
                 )
-        if self.pair_column is not None and (self.spec.has_targets or self.spec is TokensConfig):
+        if self.pair_column is not None and (
+            self.spec.has_targets or self.spec in (TokensConfig, MultipleChoiceConfig)
+        ):
             key, kind = named("task.pair_column"), named("task.kind", self.kind)
             raise UserError(f"{key}={self.pair_column!r}: {kind} reads one text; set {key} to None")
         if self.multilabel.label_columns and self.label_column is not None:
@@ -248,6 +257,8 @@ class TaskConfig(Settings, group="task"):
             raise UserError("task.labels has one label: a task needs at least two")
         if any(label != label.strip() or not label for label in self.labels):
             raise UserError("task.labels: a label is blank, or has blanks around it")
+        if self.group_by_length and self.spec is MultipleChoiceConfig:
+            raise UserError("task.group_by_length sorts single texts: the choices of an example stay together")
         if self.export_checkpoint == "best" and not self.eval:
             raise UserError("task.export_checkpoint=best needs held-out scores: set task.eval, or choose last")
 

@@ -204,6 +204,32 @@ class RegressionConfig(TaskKind, group="task.regression"):
 
 
 @dataclasses.dataclass(frozen=True)
+class MultipleChoiceConfig(TaskKind, group="task.multiple_choice"):
+    """The right one of several choices, as in SWAG (arXiv:1808.05326) and RACE (arXiv:1704.04683)."""
+
+    name, title, head = "multiple_choice", "multiple choice", "multiple_choice"
+    task_class = "bertjax.finetuning.multiple_choice:MultipleChoiceTask"
+    evaluator_class = "bertjax.finetuning.multiple_choice:ChoiceEvaluator"
+    main_metric, label_array = "accuracy", "choice_labels"
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {"accuracy": ("share", "Examples whose choice is right.")}
+    columns: ClassVar[tuple[str, str]] = ("context", "label")
+
+    question_column: str | None = setting(
+        None, help="Column of a question, which stands before every choice; None: there is none."
+    )
+    choices_column: str = setting(
+        "choices", help="Column of the choices, a list of texts, or as in ARC {text: [...], label: [...]}."
+    )
+    choice_columns: tuple[str, ...] = setting(
+        (), help="Columns with a choice each, in place of `choices_column`; empty fields at the end are no choices."
+    )
+
+    def check(self) -> None:
+        if len(set(self.choice_columns)) < len(self.choice_columns) or len(self.choice_columns) == 1:
+            raise UserError("task.multiple_choice.choice_columns must name at least two columns, each once")
+
+
+@dataclasses.dataclass(frozen=True)
 class TokensConfig(TaskKind, group="task.tokens"):
     """A label per word: named entities, parts of speech."""
 

@@ -53,7 +53,7 @@ from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
 _HEADS = {"sequence_classification": "sequence_head", "token_classification": "token_head"}
-_HEADS |= {"question_answering": "answer_head"}
+_HEADS |= {"question_answering": "answer_head", "multiple_choice": "choice_head"}
 _PRINTED_LABELS = 12
 
 
@@ -221,7 +221,7 @@ def initial_state(exp: build.Experiment, task: Task, processes: ProcessGroup = S
 def _without_other_heads(source: SourceModel, exp: build.Experiment) -> SourceModel:
     """Drops the heads of other tasks, and the head of this one if its labels are others."""
     head = TASK_KINDS.load(exp.cfg.task.kind).head
-    same_labels = source.config.labels == exp.model.labels or head == "question_answering"
+    same_labels = source.config.labels == exp.model.labels or head in ("question_answering", "multiple_choice")
     dropped = {params for name, params in _HEADS.items() if name != head or not same_labels}
     params = {name: leaf for name, leaf in source.params.items() if name not in dropped}
     return source._replace(params=params, config=dataclasses.replace(source.config, labels=exp.model.labels))
@@ -241,13 +241,13 @@ def summary(exp: build.Experiment, task: Task, batches: TaskBatches) -> list[str
         task: its task.
         batches: its training batches.
     """
-    labels = ""
+    labels, features = "", task.train.data.features
     if task.labels:
         labels = f", labels {', '.join(task.labels[:_PRINTED_LABELS])}"
         labels += " ..." if len(task.labels) > _PRINTED_LABELS else ""
     return [
         *build.describe_networks(exp.objective),
-        f"task: {task.config.kind}, {len(task.train.data.features):,} examples{labels}",
+        f"task: {task.config.kind}, {len(features) // features.group:,} examples{labels}",
         f"data: {exp.cfg.train.num_steps:,} steps of {task.config.batch_size} examples in {batches.num_sequences} "
         f"sequences of {_shape(batches)} tokens are {task.config.epochs:g} epochs; padding {_padding(batches)}",
         *task.notes,

@@ -260,6 +260,11 @@ def task_batches(
     """
     mesh = make_mesh(read_group(cfg, MeshConfig)) if mesh is None else mesh
     config, features = task.config, task.train.data.features
+    if features.group > 1 and cfg.train.microbatches > 1:
+        raise UserError(
+            f"train.microbatches={cfg.train.microbatches} would divide the choices of an example; set it to 1, and "
+            "task.batch_size lower"
+        )
     seq_len, *target_len = _lengths(task)
     return TaskBatches(
         features,
@@ -274,7 +279,7 @@ def task_batches(
         group_by_length=config.group_by_length,
         sequence_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
         share=functools.partial(local_sequences, mesh=mesh),
-        num_batch_shapes=num_batch_shapes(cfg, config, len(features), mesh.devices.flat[0].platform),
+        num_batch_shapes=num_batch_shapes(cfg, config, len(features) // features.group, mesh.devices.flat[0].platform),
         sizes=sizes,
         lengths=lengths,
         min_examples=min_examples,

@@ -32,7 +32,7 @@ class TaskBatches:
 
     Args:
         features: the windows.
-        batch_size: windows per step.
+        batch_size: windows per step; of features with groups, groups per step.
         epochs: passes over the windows, may be fractional.
         seed: seed of the order of the windows.
         pad_id: id of padding.
@@ -87,13 +87,13 @@ class TaskBatches:
     ) -> None:
         require_token_ids(features, vocab_size, name)
         self.features, self.share, self.name, self.pad_id = features, share, name, pad_id
-        self.batch_size = batch_size
+        self.batch_size = batch_size = batch_size * features.group
         self._limits = sequence_lengths(features, seq_len, target_len)
         self.seq_len = self._limits[0]
         self.steps_per_epoch = -(-len(features) // batch_size)
         self.num_steps = math.ceil(epochs * self.steps_per_epoch)
         num_epochs = math.ceil(self.num_steps / self.steps_per_epoch)
-        self._orders = [_order(orders, epoch, seed, len(features)) for epoch in range(num_epochs)]
+        self._orders = [_order(orders, epoch, seed, features) for epoch in range(num_epochs)]
         grouped = group_by_length and not packing
         if grouped:
             self._orders = [self._group(order, epoch, seed) for epoch, order in enumerate(self._orders)]
@@ -225,9 +225,11 @@ class TaskBatches:
         )
 
 
-def _order(orders: Sequence[IntArray] | None, epoch: int, seed: int, count: int) -> np.ndarray:
+def _order(orders: Sequence[IntArray] | None, epoch: int, seed: int, features: Features) -> np.ndarray:
+    count, group = len(features), features.group
     if orders is None:
-        return permutation(count, "order of windows", seed, epoch).astype(np.int32)
+        groups = permutation(count // group, "order of windows", seed, epoch)
+        return (groups[:, None] * group + np.arange(group)).reshape(-1).astype(np.int32)
     if epoch >= len(orders):
         raise ValueError(f"orders were given for {len(orders)} epochs, {epoch + 1} are needed")
     order = np.asarray(orders[epoch], np.int32)

@@ -41,8 +41,10 @@ class Features:
         summary_position: int32 [n], position in the window of the token that represents it.
         labels: {} if the examples were read without labels, else some of class_labels int32 [n]; score_labels
             float32 [n]; token_labels int32 [total], -1: not scored; start_labels and end_labels int32 [n], positions in
-            the window, that of the summary if the window does not hold the answer.
+            the window, that of the summary if the window does not hold the answer; choice_labels int32 [n], 1: right,
+            0: wrong, -1: no choice, and choice_groups int32 [n], the example.
         targets: Targets of the windows where a decoder predicts some.
+        group: Windows of an example that stay together in a batch, one after the other.
     """
 
     tokens: np.ndarray
@@ -52,6 +54,7 @@ class Features:
     summary_position: np.ndarray
     labels: Mapping[str, np.ndarray]
     targets: Targets | None = None
+    group: int = 1
 
     def __len__(self) -> int:
         return len(self.example)

@@ -21,7 +21,7 @@ from bertjax.config.task import TaskKind
 from bertjax.errors import UserError
 from bertjax.finetuning.methods import TaskMethods
 from bertjax.finetuning.tasks import task_methods
-from bertjax.models.model import bind
+from bertjax.models.model import bind, choice_layer
 from bertjax.objectives.base import Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.seq2seq import Seq2Seq
 from bertjax.types import Batch, Params, Sum, Vocabulary
@@ -154,7 +154,8 @@ class TaskObjective(Objective, group="task"):
     def heads(self) -> tuple[str, ...]:
         """The heads of the family's own class for such a task."""
         head = self.spec.head
-        has_pooler = head == "sequence_classification" and self.model.classifier_dense == "pooler"
+        dense = choice_layer(self.model) if head == "multiple_choice" else self.model.classifier_dense
+        has_pooler = head in ("sequence_classification", "multiple_choice") and dense == "pooler"
         return ("pooler", head) if has_pooler else (head,)
 
     @property
@@ -170,7 +171,7 @@ class TaskObjective(Objective, group="task"):
     @property
     def num_outputs(self) -> int:
         """Outputs of the head per window or token, K: a score per label, for answers those of start and end."""
-        return 2 if self.spec.head == "question_answering" else self.model.num_labels
+        return {"question_answering": 2, "multiple_choice": 1}.get(self.spec.head, self.model.num_labels)
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         counts = {self.spec.name: self.methods.count(batch, self.label_weights)}
@@ -196,7 +197,8 @@ class TaskObjective(Objective, group="task"):
             return model.token_logits(hidden, head_key)
         if self.spec.head == "question_answering":
             return model.answer_logits(hidden, head_key)
-        return model.sequence_logits(hidden, batch["example_positions"], batch["segment_ids"], head_key)
+        score = model.choice_logits if self.spec.head == "multiple_choice" else model.sequence_logits
+        return score(hidden, batch["example_positions"], batch["segment_ids"], head_key)
 
     def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         return self.sums(self.scores(params, batch, key if train else None), batch), inputs.carry

@@ -25,6 +25,7 @@ class ModelOutput(NamedTuple):
 
     Attributes:
         rtd_logits: positive = replaced.
+        choice_logits: of each row, which is a choice; `transformers` returns them by question.
         start_logits, end_logits: scores of the first and the last token of an answer.
         hidden_states, target_hidden_states: states of all L layers, embeddings first.
     """
@@ -35,6 +36,7 @@ class ModelOutput(NamedTuple):
     pair_logits: Float[Array, "B 2"] | None = None
     rtd_logits: Float[Array, "B S"] | None = None
     sequence_logits: Float[Array, "B K"] | None = None
+    choice_logits: Float[Array, "B"] | None = None
     token_logits: Float[Array, "B S K"] | None = None
     start_logits: Float[Array, "B S"] | None = None
     end_logits: Float[Array, "B S"] | None = None
@@ -45,7 +47,7 @@ class ModelOutput(NamedTuple):
     @property
     def logits(self) -> Array | None:
         """The logits that the model's class in `transformers` calls `logits`; shapes as in the fields."""
-        candidates = (self.sequence_logits, self.token_logits, self.mlm_logits, self.rtd_logits)
+        candidates = (self.sequence_logits, self.choice_logits, self.token_logits, self.mlm_logits, self.rtd_logits)
         return next((logits for logits in candidates if logits is not None), None)
 
 
@@ -119,6 +121,8 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
         outputs["rtd_logits"] = model.rtd_logits(hidden, jnp.zeros_like(positions), segment_ids)
     if "sequence_classification" in heads:
         outputs["sequence_logits"] = model.sequence_logits(hidden, positions, segment_ids)[:, 0]
+    if "multiple_choice" in heads:
+        outputs["choice_logits"] = model.choice_logits(hidden, positions, segment_ids)[:, 0, 0]
     if "token_classification" in heads:
         outputs["token_logits"] = model.token_logits(hidden)
     if "question_answering" in heads:

@@ -47,12 +47,14 @@ HEAD_BY_MODULE = {
     "sequence_head": "sequence_classification",
     "token_head": "token_classification",
     "answer_head": "question_answering",
+    "choice_head": "multiple_choice",
 }
 _LETTERS = string.ascii_uppercase
 _AUTO_HEADS = {
     "AutoModelForSequenceClassification": "sequence_classification",
     "AutoModelForTokenClassification": "token_classification",
     "AutoModelForQuestionAnswering": "question_answering",
+    "AutoModelForMultipleChoice": "multiple_choice",
 }
 _PRETRAINING_HEADS = {"mlm", "pair", "rtd", "span_boundary"}
 # First keys of a path, and the beginning of the tensor's name; other keys are joined by dots.

@@ -69,6 +69,11 @@ def require_exportable(config: EncoderConfig, heads: tuple[str, ...], pooling: P
             "a decoder is served with its cache, which this graph would not have; export without "
             f"{named('onnx')} and convert the folder with optimum-cli or an engine such as vLLM"
         )
+    if "multiple_choice" in heads:
+        raise UserError(
+            "a graph scores single texts, and this head compares several; export the folder without "
+            f"{named('onnx', True)}, or convert it with optimum-cli"
+        )
     if config.bi_data:
         raise UserError("bi_data reads half of a batch backwards, which no program that serves a model expects")
     if pooling is not None and (pooling.layers or not pooling.include_prompt):

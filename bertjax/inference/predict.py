@@ -22,10 +22,11 @@ from bertjax.finetuning.evaluate import ForwardPass
 from bertjax.finetuning.features import TextData
 from bertjax.finetuning.methods import rounded, softmax
 from bertjax.finetuning.metrics.entities import find_entities
+from bertjax.finetuning.multiple_choice import ChoiceData, choice_records
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer, select_answers
 from bertjax.finetuning.qa_features import QaData
-from bertjax.finetuning.readers.examples import Examples, QaExamples
+from bertjax.finetuning.readers.examples import ChoiceExamples, Examples, QaExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, task_methods
 from bertjax.finetuning.token_features import TokenData
@@ -159,6 +160,7 @@ class Predictor:
     - classification: label, score, probabilities {label: p};
     - multilabel: labels, those that reach their threshold, and probabilities {label: p};
     - regression: score;
+    - multiple_choice: choice, the number of the predicted one, its text and score, and probabilities of all;
     - tokens: tags and tag_scores of the words, and entities [{entity, text, first, last, score}] with the indices of
       their words; with start and end, characters of the text, if the text was split into words here;
     - qa: answer, start, end, score, probability, best [{...}]; no answer is "" with start and end None; and
@@ -236,6 +238,9 @@ class Predictor:
             result = self._tag_records(inputs, data, scores)
         elif isinstance(data, QaData):
             result = self._answer_records(data, scores)
+        elif isinstance(data, ChoiceData):
+            assert isinstance(inputs.examples, ChoiceExamples)
+            result = choice_records(inputs.examples, data, scores)
         else:
             scores = self._activation(scores)
             result = task_methods(self.config.kind).records(self.config, scores, self.labels, self._top_k)

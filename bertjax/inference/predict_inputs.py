@@ -10,10 +10,18 @@ from typing import Any, NamedTuple
 from bertjax.compression import bare_name
 from bertjax.config.extensions import SOURCES, TASK_KINDS
 from bertjax.config.sources import is_task_source, parse_task_source
-from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
+from bertjax.config.task import MultipleChoiceConfig, QaConfig, TaskConfig, TokensConfig
 from bertjax.data.words import token_spans
 from bertjax.errors import UserError, named, shortened
-from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
+from bertjax.finetuning.readers.examples import (
+    ChoiceExamples,
+    Examples,
+    GoldAnswers,
+    QaExamples,
+    TextExamples,
+    WordExamples,
+)
+from bertjax.finetuning.readers.multiple_choice import Choices, field_choices, parse_answer, parse_choices
 from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import get_field, read_rows, with_text_column
 from bertjax.finetuning.readers.text_classification import class_label, score_number
@@ -142,7 +150,11 @@ def _windows(
 
 
 class _Example(NamedTuple):
-    """An example of any kind; `first` and `second` are two texts, or question and context; `words` replaces `first`."""
+    """An example of any kind.
+
+    `first` and `second` are two texts, question and context, or context and question of `choices`; `words` replaces
+    `first`.
+    """
 
     location: str
     id: Any
@@ -150,6 +162,7 @@ class _Example(NamedTuple):
     second: str | None = None
     words: list[str] | None = None
     gold: Any = None
+    choices: Choices | None = None
 
 
 def _read_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
@@ -187,8 +200,8 @@ def _read_stdin(config: TaskConfig, gold: bool) -> Iterator[_Example]:
 
 
 def _read_lines(config: TaskConfig, name: str, lines: Iterator[tuple[int, str]], gold: bool) -> Iterator[_Example]:
-    is_qa = config.spec is QaConfig
-    missing = "questions with their contexts" if is_qa else "two texts" if config.is_pair else "labels" if gold else ""
+    needed = {QaConfig: "questions with their contexts", MultipleChoiceConfig: "choices"}.get(config.spec, "")
+    missing = needed or ("two texts" if config.is_pair else "labels" if gold else "")
     if missing:
         raise UserError(f"{name}: lines of text hold no {missing}; give .jsonl (or .tsv where columns do)")
     for number, line in lines:
@@ -207,6 +220,8 @@ def _read_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool)
             yield _Example(record.location, name, record.text("question"), record.text("context"), gold=label)
         elif config.spec is TokensConfig:
             yield _read_words(config, record, name, label)
+        elif config.spec is MultipleChoiceConfig:
+            yield _read_choices(config, record, name, label)
         else:
             field = _field(config.column_names[0], "text", record)
             texts = [name for name, value in record.values.items() if isinstance(value, str)]
@@ -259,6 +274,15 @@ def _read_words(config: TaskConfig, record: JsonRecord, name: Any, tags: Any) ->
     return _Example(record.location, name, record.text(field))
 
 
+def _read_choices(config: TaskConfig, record: JsonRecord, name: Any, label: Any) -> _Example:
+    choices = parse_choices(field_choices(config, record.values), record.location)
+    context = record.text(_field(config.column_names[0], "context", record), named("text_column"))
+    column = _field(config.multiple_choice.question_column, "question", record)
+    question = record.text(column) if column in record.values else None
+    gold = None if label is None else parse_answer(label, choices, record.location)
+    return _Example(record.location, name, context, question, gold=gold, choices=choices)
+
+
 def _read_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example]:
     """Reads a source of finetuning, without labels unless `gold`."""
     source = parse_task_source(text, named("inputs"))
@@ -285,6 +309,10 @@ def _take(items: Examples, index: int, name: str | None) -> _Example:
         return _Example(location, name, items.questions[index], context, gold=_at(items.answers, index))
     if isinstance(items, WordExamples):
         return _Example(location, name, "", words=items.words[index], gold=_at(items.tags, index))
+    if isinstance(items, ChoiceExamples):
+        choices = Choices(items.choices[index])
+        question, gold = _at(items.questions, index), _at(items.answers, index)
+        return _Example(location, name, items.contexts[index], question, gold=gold, choices=choices)
     gold = _at(items.labels if items.scores is None else items.scores, index)
     return _Example(location, name, items.texts[index], _at(items.pairs, index), gold=gold)
 
@@ -305,6 +333,13 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
         context_of = [contexts.setdefault(each.second or "", len(contexts)) for each in items]
         answers = [_gold_answers(each) for each in items] if gold else None
         examples = QaExamples([each.first for each in items], list(contexts), context_of, answers, numbers, locations)
+    elif config.spec is MultipleChoiceConfig:
+        given = any(each.second is not None for each in items)
+        questions = [each.second or "" for each in items] if given else None
+        choices = [each.choices.texts for each in items if each.choices is not None]
+        contexts_of = [each.first for each in items]
+        right = [each.gold for each in items] if gold else None
+        examples = ChoiceExamples(contexts_of, questions, choices, right, numbers, locations)
     elif config.spec is TokensConfig:
         split = [(each.first, split_words(each.first)) if each.words is None else None for each in items]
         words = [each.words if parts is None else parts[1].words for each, parts in zip(items, split, strict=True)]

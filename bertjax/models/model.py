@@ -37,6 +37,7 @@ HEADS = (
     "sequence_classification",
     "token_classification",
     "question_answering",
+    "multiple_choice",
 )
 
 _DECODER_KEY = 0xDEC0DE  # derives the enhanced decoder's dropout key, distinct from the encoder's
@@ -69,6 +70,7 @@ class Model(nnx.Module):
 
         self.sequence_head = score_head("sequence_classification", config.num_labels, config.classifier_dense == "own")
         self.token_head = score_head("token_classification", config.num_labels, config.token_classifier_dense)
+        self.choice_head = score_head("multiple_choice", 1, choice_layer(config) == "own")
         self.answer_head = score_head("question_answering", 2, config.token_classifier_dense)
         self.config = config
 
@@ -197,12 +199,35 @@ class Model(nnx.Module):
             segment_ids: example of each token [B, S]; needed for the mean over tokens only.
             key: key of the dropout; None = no dropout.
         """
+        return self._example_scores(
+            self.sequence_head, self.config.classifier_dense, hidden, positions, segment_ids, key
+        )
+
+    def choice_logits(
+        self,
+        hidden: Float[Array, "B S D"],
+        positions: Int[Array, "B E"],
+        segment_ids: Int[Array, "B S"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B E 1"]:
+        """Returns the score of every choice, each of which is an example. Args: as in `sequence_logits`."""
+        return self._example_scores(self.choice_head, choice_layer(self.config), hidden, positions, segment_ids, key)
+
+    def _example_scores(
+        self,
+        head: ScoreHead | None,
+        dense: str,
+        hidden: Array,
+        positions: Array,
+        segment_ids: Array | None,
+        key: Key | None,
+    ) -> Array:
         if self.config.pooling == "late":
-            return self._summaries(_present(self.sequence_head)(hidden, key), positions, segment_ids)
+            return self._summaries(_present(head)(hidden, key), positions, segment_ids)
         summary = self._summaries(hidden, positions, segment_ids)
-        if self.config.classifier_dense == "pooler":
+        if dense == "pooler":
             summary = _present(self.pooler)(summary)
-        return _present(self.sequence_head)(summary, key)
+        return _present(head)(summary, key)
 
     def token_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S C"]:
         """Returns the logits of the C labels of every token; `key` draws the dropout, None = no dropout."""
@@ -237,6 +262,11 @@ def _decoder_positions(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.Embed | Non
     return nnx.Embed(config.max_position_embeddings, config.hidden_size, embedding_init=draw, rngs=rngs)
 
 
+def choice_layer(config: EncoderConfig) -> str:
+    """Returns the layer before the score of a choice, one of `classifier_dense`."""
+    return config.classifier_dense if config.choice_dense == "as_classifier" else config.choice_dense
+
+
 def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
     """Checks the names of heads; raises `UserError` if one is unknown or needs the pooler and there is none."""
     unknown = [head for head in heads if head not in HEADS]
@@ -245,6 +275,8 @@ def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
     readers = ["pair"] if "pair" in heads else []
     if "sequence_classification" in heads and config.classifier_dense == "pooler":
         readers.append("sequence_classification")
+    if "multiple_choice" in heads and choice_layer(config) == "pooler":
+        readers.append("multiple_choice")
     if readers and "pooler" not in heads:
         raise UserError(f"the head {readers[0]} needs the head pooler; heads are {', '.join(heads)}")
 

@@ -41,6 +41,7 @@ OUTPUT_FIELDS: dict[str, dict[str, str]] = {
     "ForNextSentencePrediction": {"logits": "pair_logits"},
     "ForSequenceClassification": {"logits": "sequence_logits"},
     "ForTokenClassification": {"logits": "token_logits"},
+    "ForMultipleChoice": {"logits": "choice_logits"},
     "ForQuestionAnswering": {"start_logits": "start_logits", "end_logits": "end_logits"},
     "ForQuestionAnsweringSimple": {"start_logits": "start_logits", "end_logits": "end_logits"},
     "": {"logits": "mlm_logits", "pooler_output": "pooler_output"},
@@ -248,12 +249,16 @@ def _batch(case: Case, padding: str, config: EncoderConfig) -> Arrays:
 
 
 def _transformers_arrays(model: Any, batch: Arrays, case: Case) -> Arrays:
-    out = run_transformers(model, batch, output_hidden_states=True)
+    is_choice = type(model).__name__.endswith("ForMultipleChoice")  # takes [B, C, S]; the sequences are choices of one
+    inputs = {name: array[None] for name, array in batch.items()} if is_choice else batch
+    out = run_transformers(model, inputs, output_hidden_states=True)
     if model.config.is_encoder_decoder:
         arrays = {"logits": out.logits.numpy()}
         return arrays | _by_layer(out, lambda state: state.numpy(), "encoder_hidden_states", "decoder_hidden_states")
     fields = next(fields for suffix, fields in OUTPUT_FIELDS.items() if type(model).__name__.endswith(suffix))
     arrays = {ours: out[theirs].numpy() for theirs, ours in fields.items() if out.get(theirs) is not None}
+    if is_choice:
+        arrays = {name: array[0] for name, array in arrays.items()}
     states = out.hidden_states[:: case.states_per_layer]
     return arrays | {f"hidden_states[{index}]": state.numpy() for index, state in enumerate(states)}
 

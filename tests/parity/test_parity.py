@@ -36,6 +36,7 @@ HEADS_BY_OUTPUT = {
     "rtd_logits": ("rtd",),
     "sequence_logits": ("sequence_classification",),
     "token_logits": ("token_classification",),
+    "choice_logits": ("multiple_choice",),
     "start_logits": ("question_answering",),
     "pooler_output": ("pooler",),
 }

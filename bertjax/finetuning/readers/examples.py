@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -85,6 +86,29 @@ class WordExamples(_Lists):
         return [" ".join(words) for words in self.words]
 
 
+@dataclasses.dataclass
+class ChoiceExamples(_Lists):
+    """Contexts with choices; `answers` are the numbers of the right ones, None if they were not read.
+
+    `questions` stand before every choice, None where there are none; else as `TextExamples`.
+    """
+
+    contexts: list[str]
+    questions: list[str] | None
+    choices: list[list[str]]
+    answers: list[int] | None
+    ids: list[str]
+    locations: list[str]
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    def all_texts(self, targets: bool = False) -> list[str]:
+        """Returns contexts, questions and choices, to train a tokenizer."""
+        return [*self.contexts, *(self.questions or ()), *itertools.chain.from_iterable(self.choices)]
+
+
 class GoldAnswers(NamedTuple):
     """Accepted answers of a question and the characters of the context at which they begin; none: no answer."""
 
@@ -112,4 +136,4 @@ class QaExamples:
         return [*self.questions, *self.contexts]
 
 
-Examples = TextExamples | WordExamples | QaExamples
+Examples = TextExamples | WordExamples | QaExamples | ChoiceExamples

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError, named
-from bertjax.finetuning.readers.examples import Examples, QaExamples, TextExamples
+from bertjax.finetuning.readers.examples import ChoiceExamples, Examples, QaExamples, TextExamples
 
 _SEPARATORS = ",;|"
 
@@ -29,7 +29,7 @@ def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
     Raises:
         UserError: there are fewer than two labels, or the labels look like the numbers of a regression, or several.
     """
-    if isinstance(examples, QaExamples) or not config.spec.has_classes:
+    if isinstance(examples, QaExamples | ChoiceExamples) or not config.spec.has_classes:
         return ()
     if config.labels:
         return config.labels

@@ -53,6 +53,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             Entry("mlm_head/bias", "predictions.bias", "V", head="mlm"),
             *linear("pair_head", "sop_classifier.classifier", "D 2", head="pair"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
+            *names.choice_entries("classifier"),
             *names.token_head_entries(),
         ),
         sizes=axis_sizes(config),
@@ -87,6 +88,7 @@ FAMILY = Family(
     architectures={
         "AlbertForPreTraining": ("pooler", "mlm", "pair"),
         "AlbertForSequenceClassification": ("pooler", "sequence_classification"),
+        "AlbertForMultipleChoice": ("pooler", "multiple_choice"),
         "AlbertForTokenClassification": ("token_classification",),
         "AlbertForQuestionAnswering": ("question_answering",),
         "AlbertForMaskedLM": ("mlm",),

@@ -24,6 +24,7 @@ def make_keymap(config: EncoderConfig, prefix: str = "bert", norms: names.NormNa
             *names.prediction_entries("cls.predictions", config, "D"),
             *linear("pair_head", "cls.seq_relationship", "D 2", head="pair"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
+            *names.choice_entries("classifier"),
             *names.token_head_entries(),
         ),
         sizes=axis_sizes(config),
@@ -46,6 +47,7 @@ FAMILY = Family(
     architectures={
         "BertForPreTraining": ("pooler", "mlm", "pair"),
         "BertForSequenceClassification": ("pooler", "sequence_classification"),
+        "BertForMultipleChoice": ("pooler", "multiple_choice"),
         "BertForTokenClassification": ("token_classification",),
         "BertForQuestionAnswering": ("question_answering",),
         "BertForMaskedLM": ("mlm",),

@@ -114,6 +114,12 @@ def classifier_entries(dense: str, output: str) -> tuple[Entry, ...]:
     )
 
 
+def choice_entries(output: str, dense: str | None = None) -> tuple[Entry, ...]:
+    """Returns the head of multiple choice, from the names of its output and of a dense layer of its own."""
+    own = () if dense is None else linear("choice_head/dense", dense, "D D", head="multiple_choice")
+    return (*own, *linear("choice_head/output", output, "D 1", head="multiple_choice"))
+
+
 def token_head_entries() -> tuple[Entry, ...]:
     """Returns the token classifier and the answer head, one linear layer each in most families."""
     return (

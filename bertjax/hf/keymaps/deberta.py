@@ -93,6 +93,7 @@ def make_shared_keymap(config: EncoderConfig, version_entries: tuple[Entry, ...]
             *version_entries,
             *names.prediction_entries(predictions, config, "E"),
             *names.classifier_entries("pooler.dense", "classifier"),
+            *names.choice_entries("classifier", "pooler.dense"),
             *names.token_head_entries(),
         ),
         sizes=axis_sizes(config)

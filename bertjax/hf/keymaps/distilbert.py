@@ -53,6 +53,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             *norm("mlm_head/norm", "vocab_layer_norm", config, head="mlm"),
             Entry("mlm_head/bias", "vocab_projector.bias", "V", head="mlm"),
             *names.classifier_entries("pre_classifier", "classifier"),
+            *names.choice_entries("classifier", "pre_classifier"),
             *names.token_head_entries(),
         ),
         sizes=axis_sizes(config),
@@ -101,6 +102,7 @@ FAMILY = Family(
     make_keymap=make_keymap,
     architectures={
         "DistilBertForSequenceClassification": ("sequence_classification",),
+        "DistilBertForMultipleChoice": ("multiple_choice",),
         "DistilBertForTokenClassification": ("token_classification",),
         "DistilBertForQuestionAnswering": ("question_answering",),
         "DistilBertForMaskedLM": ("mlm",),

@@ -49,6 +49,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             *norm("mlm_head/norm", "generator_predictions.LayerNorm", config, "E", head="mlm"),
             Entry("mlm_head/bias", "generator_lm_head.bias", "V", head="mlm"),
             *names.classifier_entries("classifier.dense", "classifier.out_proj"),
+            *names.choice_entries("classifier", "sequence_summary.summary"),
             *names.token_head_entries(),
         ),
         sizes=axis_sizes(config),
@@ -73,6 +74,7 @@ FAMILY = Family(
     architectures={
         "ElectraForPreTraining": ("rtd",),
         "ElectraForSequenceClassification": ("sequence_classification",),
+        "ElectraForMultipleChoice": ("multiple_choice",),
         "ElectraForTokenClassification": ("token_classification",),
         "ElectraForQuestionAnswering": ("question_answering",),
         "ElectraForMaskedLM": ("mlm",),

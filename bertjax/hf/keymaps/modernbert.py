@@ -55,7 +55,9 @@ _HEADS = {
     "sequence_head": "sequence_classification",
     "token_head": "token_classification",
     "answer_head": "question_answering",
+    "choice_head": "multiple_choice",
 }
+_SCORES = {"question_answering": "D 2", "multiple_choice": "D 1"}
 
 
 def make_keymap(config: EncoderConfig) -> KeyMap:
@@ -96,8 +98,7 @@ def _heads(config: EncoderConfig) -> tuple[Entry, ...]:
         entries += linear(f"{param}/dense", "head.dense", "D D", config.head_dense_bias, head)
         entries += norm(f"{param}/norm", "head.norm", config, head=head)
         if head != "mlm":
-            scores = "D 2" if head == "question_answering" else "D C"
-            entries += linear(f"{param}/output", "classifier", scores, head=head)
+            entries += linear(f"{param}/output", "classifier", _SCORES.get(head, "D C"), head=head)
     if config.mlm_bias:
         entries.append(Entry("mlm_head/bias", "decoder.bias", "V", head="mlm"))
     return tuple(entries)
@@ -202,6 +203,7 @@ FAMILY = Family(
     architectures={
         "ModernBertForMaskedLM": ("mlm",),
         "ModernBertForSequenceClassification": ("sequence_classification",),
+        "ModernBertForMultipleChoice": ("multiple_choice",),
         "ModernBertForTokenClassification": ("token_classification",),
         "ModernBertForQuestionAnswering": ("question_answering",),
         "ModernBertModel": (),

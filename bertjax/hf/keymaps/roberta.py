@@ -49,6 +49,7 @@ def head_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
         *norm("mlm_head/norm", "lm_head.layer_norm", config, head="mlm"),
         Entry("mlm_head/bias", "lm_head.bias", "V", head="mlm"),
         *names.classifier_entries("classifier.dense", "classifier.out_proj"),
+        *names.choice_entries("classifier"),
         *names.token_head_entries(),
     )
 
@@ -84,6 +85,7 @@ FAMILY = Family(
     make_keymap=make_keymap,
     architectures={
         "RobertaForSequenceClassification": ("sequence_classification",),
+        "RobertaForMultipleChoice": ("pooler", "multiple_choice"),
         "RobertaForTokenClassification": ("token_classification",),
         "RobertaForQuestionAnswering": ("question_answering",),
         "RobertaForMaskedLM": ("mlm",),
@@ -94,6 +96,7 @@ FAMILY = Family(
     structure={
         "mlm_act": "gelu",  # whatever the other layers have (RobertaLMHead)
         "classifier_dense": "own",
+        "choice_dense": "pooler",
         "initializer": "normal",
     },
     constants=names.BERT_CONSTANTS,

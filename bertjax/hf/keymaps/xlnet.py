@@ -13,7 +13,7 @@ from bertjax.config.architecture import ACTIVATIONS
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import classifier_entries, token_head_entries
+from bertjax.hf.keymaps.bert_names import choice_entries, classifier_entries, token_head_entries
 from bertjax.hf.keymaps.family import Activation, Family, Fields, axis_sizes, linear, norm, table
 
 _FIELDS: Fields = {
@@ -64,6 +64,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             *norm(f"{param}/feed_forward/norm", f"{tensor}.ff.layer_norm", config),
             Entry("mlm_head/bias", "lm_loss.bias", "V", head="mlm"),
             *classifier_entries("sequence_summary.summary", "logits_proj"),
+            *choice_entries("logits_proj", "sequence_summary.summary"),
             *token_head_entries(),
         ),
         sizes=axis_sizes(config),
@@ -111,6 +112,7 @@ FAMILY = Family(
     architectures={
         "XLNetLMHeadModel": ("mlm",),
         "XLNetForSequenceClassification": ("sequence_classification",),
+        "XLNetForMultipleChoice": ("multiple_choice",),
         "XLNetForTokenClassification": ("token_classification",),
         "XLNetForQuestionAnsweringSimple": ("question_answering",),
         "XLNetModel": (),

@@ -99,6 +99,7 @@ class BertjaxConfig(PretrainedConfig):
     span_position_size: int = 200
     pooling: str = "first"
     classifier_dense: str = "pooler"
+    choice_dense: str = "as_classifier"
     classifier_act: str = "tanh"
     classifier_norm: bool = False
     token_classifier_dense: bool = False

@@ -16,6 +16,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import (
     CausalLMOutput,
     MaskedLMOutput,
+    MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
@@ -224,6 +225,47 @@ class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
         if labels is not None:
             loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+
+
+class BertjaxForMultipleChoice(BertjaxPreTrainedModel):
+    """The right one of several texts."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__(config)
+        dense = config.classifier_dense if config.choice_dense == "as_classifier" else config.choice_dense
+        self.has_pooler = dense == "pooler"
+        self.encoder = BertjaxModel(config, self.has_pooler)
+        self.choice_head = BertjaxScoreHead(config, 1, dense == "own")
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MultipleChoiceModelOutput:
+        """Scores every choice; all inputs are [B, C, S], `labels` [B] numbers of the right choices.
+
+        Args: as in `BertjaxModel.forward`.
+        """
+        kwargs.pop("num_items_in_batch", None)
+        given = (input_ids, attention_mask, token_type_ids, position_ids)
+        rows = [None if each is None else each.reshape(-1, each.shape[-1]) for each in given]
+        outputs = self.encoder(*rows, **kwargs)
+        mask = None if rows[1] is None else rows[1].bool()
+        if self.config.pooling == "late":
+            scores = self.encoder.summary(self.choice_head(outputs.last_hidden_state), mask)
+        elif self.has_pooler:
+            scores = self.choice_head(outputs.pooler_output)
+        else:
+            scores = self.choice_head(self.encoder.summary(outputs.last_hidden_state, mask, rows[0]))
+        logits = scores.reshape(input_ids.shape[:2])
+        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
+        return MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class BertjaxForTokenClassification(BertjaxPreTrainedModel):

@@ -15,7 +15,7 @@ CASES = (
          dict(vocab_size=64, embedding_size=35, hidden_size=35, num_hidden_layers=5, num_attention_heads=5,
               intermediate_size=97, max_position_embeddings=16, type_vocab_size=1, hidden_act="gelu",
               layer_norm_eps=1e-6, pad_token_id=3),
-         ("AlbertForSequenceClassification", "AlbertForTokenClassification", "AlbertModel")),
+         ("AlbertForSequenceClassification", "AlbertForMultipleChoice", "AlbertForTokenClassification", "AlbertModel")),
     Case("albert", "embeddings wider than the layers, ReLU", "AlbertConfig",
          dict(vocab_size=50, embedding_size=40, hidden_size=18, num_hidden_layers=3, num_hidden_groups=3,
               num_attention_heads=2, intermediate_size=20, max_position_embeddings=30, type_vocab_size=2,

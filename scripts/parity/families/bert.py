@@ -9,7 +9,7 @@ CASES = (
     Case("bert", "heads of 20, narrow feed-forward, three types, tanh GELU", "BertConfig",
          dict(vocab_size=101, hidden_size=60, num_hidden_layers=3, num_attention_heads=3, intermediate_size=44,
               max_position_embeddings=19, type_vocab_size=3, hidden_act="gelu_new"),
-         ("BertForPreTraining", "BertForSequenceClassification", "BertForTokenClassification",
+         ("BertForPreTraining", "BertForSequenceClassification", "BertForMultipleChoice", "BertForTokenClassification",
           "BertForQuestionAnswering")),
     Case("bert", "one layer, heads of 7, another epsilon and pad id", "BertConfig",
          dict(vocab_size=64, hidden_size=35, num_hidden_layers=1, num_attention_heads=5, intermediate_size=97,

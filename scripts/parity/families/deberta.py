@@ -44,7 +44,7 @@ CASES = (
     _first("narrow embeddings, two types", ("MaskedLM",), embedding_size=28, type_vocab_size=2),
     _first("Microsoft's masked-word head", ("MaskedLM",), legacy=False, pos_att_type="c2p|p2c"),
     _first("plain attention", ("MaskedLM",), relative_attention=False, pos_att_type=None, position_biased_input=True),
-    _second("shared keys, buckets of 6, rows longer", _HEADS, **_SHARED),
+    _second("shared keys, buckets of 6, rows longer", (*_HEADS, "MultipleChoice"), **_SHARED),
     _second("own projections, no buckets, three labels", ("SequenceClassification",), num_labels=3,
             pooler_hidden_act="tanh"),
     _second("content to position", pos_att_type=["c2p"], num_hidden_layers=1),

@@ -10,7 +10,7 @@ CASES = (
          dict(vocab_size=77, embedding_size=13, hidden_size=27, num_hidden_layers=3, num_attention_heads=3,
               intermediate_size=70, max_position_embeddings=22, type_vocab_size=3, hidden_act="gelu_new",
               classifier_dropout=0.0, num_labels=5),
-         ("ElectraForMaskedLM", "ElectraForSequenceClassification"), left_padding=True),
+         ("ElectraForMaskedLM", "ElectraForSequenceClassification", "ElectraForMultipleChoice"), left_padding=True),
     Case("electra", "no projection, SiLU, pad id 2", "ElectraConfig",
          dict(vocab_size=66, embedding_size=24, hidden_size=24, num_hidden_layers=5, num_attention_heads=4,
               intermediate_size=17, max_position_embeddings=18, type_vocab_size=2, hidden_act="silu",

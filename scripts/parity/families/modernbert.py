@@ -7,6 +7,7 @@ from parity.cases import Case
 _HEADS = (
     "ModernBertForMaskedLM",
     "ModernBertForSequenceClassification",
+    "ModernBertForMultipleChoice",
     "ModernBertForTokenClassification",
     "ModernBertForQuestionAnswering",
 )

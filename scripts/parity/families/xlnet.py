@@ -11,6 +11,7 @@ from parity.cases import Arrays, Case, ExtraCall
 CLASSES = (
     "XLNetLMHeadModel",
     "XLNetForSequenceClassification",
+    "XLNetForMultipleChoice",
     "XLNetForTokenClassification",
     "XLNetForQuestionAnsweringSimple",
     "XLNetModel",
