@@ -187,6 +187,11 @@ def choose_kind(opened: Opened, requested: str | None, first: Any) -> str:
     if requested in (MASKS, SIMILARITY):
         return requested
     has_task = any(TASK_KINDS[name].head in model.heads for name in TASK_KINDS.builtin)
+    if "multiple_choice" in (*model.heads, requested):
+        raise UserError(
+            f"choices are compared, which no explanation shows; {named('kind', SIMILARITY)} explains the similarity of "
+            "a choice and its context"
+        )
     if requested is not None or opened.trained is not None or has_task:
         return infer_task_kind(model, requested or (opened.trained.kind if opened.trained else None))
     is_pair = first is not None and not isinstance(first, str)

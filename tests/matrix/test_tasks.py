@@ -38,6 +38,13 @@ def write_examples(kind: str, folder: Path) -> str:
         sentences = ["\n".join(f"{word}\t{'B-X' if word[0].isupper() else 'O'}" for word in words) for words in WORDS]
         (folder / "train.conll").write_text("\n\n".join(sentences * 4) + "\n")
         return f"conll:{folder}/train.conll"
+    if kind == "multiple_choice":
+        rows = [
+            {"context": text, "question": pair[:9], **choices_of(i), "label": i % 2}
+            for i, (text, pair) in enumerate(pairs)
+        ]
+        (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return f"jsonl:{folder}/train.jsonl"
     assert kind == "qa", f"write examples of task.kind={kind} here"
     rows = [
         {
@@ -52,6 +59,11 @@ def write_examples(kind: str, folder: Path) -> str:
     return f"jsonl:{folder}/train.jsonl"
 
 
+def choices_of(index: int) -> dict[str, list[str]]:
+    """Returns the choices of an example, two or three."""
+    return {"choices": [TEXTS[(5 * index + number) % len(TEXTS)] for number in range(2 + index % 2)]}
+
+
 def task_config(family: str, kind: str, folder: Path) -> ConfigDict:
     cfg = common(family)
     cfg.model.causal = False
@@ -61,6 +73,8 @@ def task_config(family: str, kind: str, folder: Path) -> ConfigDict:
     cfg.task.packing = False
     if kind in TEXT_LABELS:
         cfg.task.pair_column = "pair"
+    if kind == "multiple_choice":
+        cfg.task.multiple_choice.question_column = "question"
     if kind == "qa":
         cfg.task.qa.doc_stride, cfg.task.qa.max_question_length = 8, 20
     return cfg
@@ -102,6 +116,19 @@ def check_texts(kind: str, export: Path, records: list[dict[str, Any]]) -> None:
         assert any(abs(sum(record["probabilities"].values()) - 1.0) > 1e-2 for record in records)
         for record in records:
             assert record["labels"] == [name for name, each in record["probabilities"].items() if each >= 0.5]
+
+
+def check_choices(export: Path, records: list[dict[str, Any]]) -> None:
+    model, tokenizer = load(export, "AutoModelForMultipleChoice")
+    for record, item in zip(records, inputs_of("multiple_choice"), strict=True):
+        seconds = [f"{item['question'].strip()} {choice}" for choice in item["choices"]]
+        encoded = tokenizer([item["context"]] * len(seconds), seconds, return_tensors="pt", padding=True)
+        with torch.no_grad():
+            logits = model(**{name: values[None] for name, values in encoded.items()}).logits[0]
+        expected = logits.softmax(-1)
+        np.testing.assert_allclose(record["probabilities"], expected, atol=3e-5)
+        assert record["choice"] == int(expected.argmax()) and record["text"] == item["choices"][record["choice"]]
+    assert np.ptp([record["score"] for record in records]) > 1e-4
 
 
 def check_words(export: Path, records: list[dict[str, Any]]) -> None:
@@ -149,6 +176,8 @@ def check_answers(export: Path, records: list[dict[str, Any]]) -> None:
 
 def inputs_of(kind: str) -> list[Any]:
     pairs = [(TEXTS[i], TEXTS[3 * i + 2]) for i in range(8)]
+    if kind == "multiple_choice":
+        return [{"context": text, "question": pair[:9], **choices_of(i)} for i, (text, pair) in enumerate(pairs)]
     return WORDS if kind == "tokens" else pairs
 
 
@@ -160,6 +189,7 @@ def results_of(record: dict[str, Any]) -> list[Any]:
         record.get("labels"),
         record.get("tags"),
         record.get("answer"),
+        record.get("choice"),
         *(each and round(each, 3) for each in scores),
     ]
 
@@ -178,6 +208,8 @@ def check(family: str, kind: str, folder: Path) -> None:
         check_words(run.export, records)
     elif kind == "qa":
         check_answers(run.export, records)
+    elif kind == "multiple_choice":
+        check_choices(run.export, records)
     else:
         check_texts(kind, run.export, records)
 

@@ -26,7 +26,7 @@ _FIELDS: Fields = {
     **change_defaults(names.BERT_FIELDS, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
     "embedding_size": ("embedding_size", 128, int),
 }
-# Read by the multiple-choice class alone, which bertjax does not have; the values are those of the released models.
+# Read by the multiple-choice class alone; the values are those of the released models.
 _SUMMARY = {
     "summary_type": "first",
     "summary_use_proj": True,

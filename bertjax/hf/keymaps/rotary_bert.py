@@ -233,7 +233,9 @@ _FAMILIES = (
         model_type="jina_embeddings_v3",
         make_keymap=_jina_keymap,
         architectures={
-            name.replace("Roberta", "JinaEmbeddingsV3"): heads for name, heads in roberta.FAMILY.architectures.items()
+            name.replace("Roberta", "JinaEmbeddingsV3"): heads
+            for name, heads in roberta.FAMILY.architectures.items()
+            if "multiple_choice" not in heads
         },
         fields=change_defaults(
             names.BERT_FIELDS,
