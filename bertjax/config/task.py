@@ -123,6 +123,7 @@ class TaskConfig(Settings, group="task"):
         help="A finetuned model with the same labels, a folder, a run or hub:NAME, whose scores of the training texts "
         "are learned, too (distillation). Any family and tokenizer. None: the labels alone.",
         path=True,
+        resume=True,
     )
     export_checkpoint: str = setting(
         "last",

@@ -221,7 +221,7 @@ class MultipleChoiceConfig(TaskKind, group="task.multiple_choice"):
         "choices", help="Column of the choices, a list of texts, or as in ARC {text: [...], label: [...]}."
     )
     choice_columns: tuple[str, ...] = setting(
-        (), help="Columns with a choice each, in place of `choices_column`; empty fields at the end are no choices."
+        (), help="Columns with a choice each, in place of `choices_column`; empty fields at the end do not count."
     )
 
     def check(self) -> None:

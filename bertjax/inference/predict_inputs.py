@@ -21,7 +21,7 @@ from bertjax.finetuning.readers.examples import (
     TextExamples,
     WordExamples,
 )
-from bertjax.finetuning.readers.multiple_choice import Choices, field_choices, parse_answer, parse_choices
+from bertjax.finetuning.readers.multiple_choice import NamedChoices, field_choices, parse_answer, parse_choices
 from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import get_field, read_rows, with_text_column
 from bertjax.finetuning.readers.text_classification import class_label, score_number
@@ -162,7 +162,7 @@ class _Example(NamedTuple):
     second: str | None = None
     words: list[str] | None = None
     gold: Any = None
-    choices: Choices | None = None
+    choices: NamedChoices | None = None
 
 
 def _read_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
@@ -310,7 +310,7 @@ def _take(items: Examples, index: int, name: str | None) -> _Example:
     if isinstance(items, WordExamples):
         return _Example(location, name, "", words=items.words[index], gold=_at(items.tags, index))
     if isinstance(items, ChoiceExamples):
-        choices = Choices(items.choices[index])
+        choices = NamedChoices(items.choices[index])
         question, gold = _at(items.questions, index), _at(items.answers, index)
         return _Example(location, name, items.contexts[index], question, gold=gold, choices=choices)
     gold = _at(items.labels if items.scores is None else items.scores, index)
@@ -334,8 +334,8 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
         answers = [_gold_answers(each) for each in items] if gold else None
         examples = QaExamples([each.first for each in items], list(contexts), context_of, answers, numbers, locations)
     elif config.spec is MultipleChoiceConfig:
-        given = any(each.second is not None for each in items)
-        questions = [each.second or "" for each in items] if given else None
+        has_questions = any(each.second is not None for each in items)
+        questions = [each.second or "" for each in items] if has_questions else None
         choices = [each.choices.texts for each in items if each.choices is not None]
         contexts_of = [each.first for each in items]
         right = [each.gold for each in items] if gold else None

@@ -17,7 +17,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import RECIPES, base_config, make_task
-from bertjax.config.overrides import set_values
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     # arXiv:1808.05326, allenai/swag: sent2 is the beginning of every ending
@@ -55,4 +54,5 @@ SIZES = (*RECIPES, *LAYOUTS)
 def get_config(recipe: str = "bert") -> ConfigDict:
     config = make_task(base_config(), "multiple_choice", "bert" if recipe in LAYOUTS else recipe)
     config.task.batch_size = 16
-    return set_values(config, LAYOUTS.get(recipe, {}))
+    config.update_from_flattened_dict(LAYOUTS.get(recipe, {}))
+    return config

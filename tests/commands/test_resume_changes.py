@@ -25,7 +25,8 @@ from bertjax.extensions import AttentionConfig
 MAY_CHANGE = {
     "": "platform deterministic compile_cache dry_run init_from resume_from init_embeddings init_positions init_growth",
     "objective.distillation": "teacher",
-    "task": "test",
+    "task": "test teacher",
+    "task.classification": "temperature",
     "task.multilabel": "thresholds",
     "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_nonfinite max_nonfinite spike_factor"
     " skip_batches",

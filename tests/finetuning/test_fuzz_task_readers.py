@@ -29,6 +29,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "regression": {"text": "cat", "label": 1.5},
     "tokens": {"tokens": ["EU", "said"], "tags": ["B-ORG", "O"]},
     "seq2seq": {"source": "cat", "target": "Katze"},
+    "multiple_choice": {"context": "cat", "choices": ["a", "b"], "label": 1},
     "qa": {"id": "1", "question": "?", "context": "a cat", "answers": {"text": ["cat"], "answer_start": [2]}},
 }
 SQUAD = {"data": [{"paragraphs": [{"context": "a cat", "qas": [{"id": "q", "question": "?", "answers": []}]}]}]}

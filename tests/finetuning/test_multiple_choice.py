@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.finetuning.batches import EvalBatches, TaskBatches
 from bertjax.finetuning.multiple_choice import NOT_A_CHOICE, ChoiceData, MultipleChoiceTask
 from bertjax.finetuning.readers.examples import ChoiceExamples
-from bertjax.finetuning.readers.multiple_choice import Choices, parse_answer, parse_choices
+from bertjax.finetuning.readers.multiple_choice import NamedChoices, parse_answer, parse_choices
 from bertjax.finetuning.tasks import make_features, read_examples
 
 METHODS = MultipleChoiceTask()
@@ -47,43 +47,43 @@ def features(sizes: list[int], seed: int = 0) -> ChoiceData:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
-THREE = Choices(["a fox", "No", "2"])
+THREE = NamedChoices(["a fox", "No", "2"])
 
 
 @pytest.mark.parametrize(
     ("value", "choices", "expected"),
     [
         (1, THREE, 1),
-        ("A", Choices(["x", "y"]), 0),
-        ("b", Choices(["x", "y"]), 1),
-        (" no ", Choices(["yes", "no"]), 1),
-        ("1", Choices(["x", "y"]), 1),
-        ("3", Choices(["x", "y", "z"], ("1", "2", "3")), 2),
-        ("B", Choices(["A", "B"], ("A", "B")), 1),
-        ("b", Choices(["b", "a"]), 0),  # a text before a letter
+        ("A", NamedChoices(["x", "y"]), 0),
+        ("b", NamedChoices(["x", "y"]), 1),
+        (" no ", NamedChoices(["yes", "no"]), 1),
+        ("1", NamedChoices(["x", "y"]), 1),
+        ("3", NamedChoices(["x", "y", "z"], ("1", "2", "3")), 2),
+        ("B", NamedChoices(["A", "B"], ("A", "B")), 1),
+        ("b", NamedChoices(["b", "a"]), 0),  # a text before a letter
         ("2", THREE, 2),
-        ("z", Choices([str(number) for number in range(26)]), 25),
+        ("z", NamedChoices([str(number) for number in range(26)]), 25),
     ],
 )
-def test_answers(value: Any, choices: Choices, expected: int) -> None:
+def test_answers(value: Any, choices: NamedChoices, expected: int) -> None:
     assert parse_answer(value, choices, "x:1") == expected
 
 
 @pytest.mark.parametrize(
     ("value", "choices", "reason"),
     [
-        (2, Choices(["x", "y"]), "is none of them: give the number of the right one of 2 choices, 0 to 1"),
-        (-1, Choices(["x", "y"]), "is none of them"),
-        (True, Choices(["x", "y"]), "is none of them"),
-        (None, Choices(["x", "y"]), "is none of them"),
-        ("c", Choices(["x", "y"]), "is none of them"),
-        ("ﬁ", Choices(["x", "y"]), "is none of them"),
-        ("same", Choices(["same", "same"]), "could be more than one"),
-        ("1", Choices(["1", "0"]), "could be more than one"),
-        ("1.0", Choices(["x", "y"]), "is none of them"),
+        (2, NamedChoices(["x", "y"]), "is none of them: give the number of the right one of 2 choices, 0 to 1"),
+        (-1, NamedChoices(["x", "y"]), "is none of them"),
+        (True, NamedChoices(["x", "y"]), "is none of them"),
+        (None, NamedChoices(["x", "y"]), "is none of them"),
+        ("c", NamedChoices(["x", "y"]), "is none of them"),
+        ("ﬁ", NamedChoices(["x", "y"]), "is none of them"),
+        ("same", NamedChoices(["same", "same"]), "could be more than one"),
+        ("1", NamedChoices(["1", "0"]), "could be more than one"),
+        ("1.0", NamedChoices(["x", "y"]), "is none of them"),
     ],
 )
-def test_answers_that_name_no_choice(value: Any, choices: Choices, reason: str) -> None:
+def test_answers_that_name_no_choice(value: Any, choices: NamedChoices, reason: str) -> None:
     with pytest.raises(UserError, match=f"x:1: label .* {reason}"):
         parse_answer(value, choices, "x:1")
 
@@ -97,7 +97,7 @@ def test_fewer_than_two_choices(value: Any) -> None:
 
 
 def test_choices_of_arc_numbers_and_empty_ones() -> None:
-    assert parse_choices({"text": ["x", "y"], "label": ["A", "B"]}, "x:1") == Choices(["x", "y"], ("A", "B"))
+    assert parse_choices({"text": ["x", "y"], "label": ["A", "B"]}, "x:1") == NamedChoices(["x", "y"], ("A", "B"))
     assert parse_choices(["", "y", ""], "x:1").texts == ["", "y"]
     assert parse_choices([1, 2.5], "x:1").texts == ["1", "2.5"]
     with pytest.raises(UserError, match="2 choices have 1 names"):
@@ -164,13 +164,13 @@ def test_choices_stay_together(packing: bool) -> None:
     data = features([3, 2, 3, 4, 2, 3, 2])
     batches = TaskBatches(data.features, batch_size=2, epochs=2, seed=0, pad_id=0, vocab_size=1000, packing=packing)
     assert batches.steps_per_epoch == 4 and batches.num_steps == 8
-    seen: list[int] = []
+    numbers: list[int] = []
     for cursor in range(4):
         batch = batches.batch(cursor)
         ids = np.sort(batch["example_ids"][batch["example_weights"] > 0]).reshape(-1, data.width)
         assert (ids == ids[:, :1] + np.arange(data.width)).all() and (ids[:, 0] % data.width == 0).all()
-        seen += (ids[:, 0] // data.width).tolist()
-    assert sorted(seen) == list(range(7))
+        numbers += (ids[:, 0] // data.width).tolist()
+    assert sorted(numbers) == list(range(7))
 
 
 # -- loss --------------------------------------------------------------------------------------------------------------

@@ -220,6 +220,8 @@ def run(model: Any, training: bool) -> Arrays:
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, max(1, config.vocab_size), (2, length)))
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
+    if type(model).__name__.endswith("ForMultipleChoice"):  # takes [B, C, S]
+        ids, mask = ids[None], mask[None]
     torch.default_generator.manual_seed(0)
     with torch.no_grad():
         outputs = model.train(training)(input_ids=ids, attention_mask=mask, output_hidden_states=True)

@@ -13,7 +13,7 @@ from bertjax.finetuning.readers.labels import is_whole
 from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_field_text
 
 
-class Choices(NamedTuple):
+class NamedChoices(NamedTuple):
     """The choices of an example, and the names that the data has for them (ARC); () without."""
 
     texts: list[str]
@@ -57,7 +57,7 @@ def read_choices(request: ReadRequest) -> ChoiceExamples:
     return examples
 
 
-def parse_choices(value: Any, where: str) -> Choices:
+def parse_choices(value: Any, where: str) -> NamedChoices:
     """Reads a list of texts, without empty fields at its end, or {text: [...], label: [...]}.
 
     Args:
@@ -83,7 +83,9 @@ def parse_choices(value: Any, where: str) -> Choices:
         texts = [text if isinstance(text, str) else _number(text, where) for text in texts]
     if names and len(names) != len(texts):
         raise UserError(f"{where}: {len(texts)} choices have {len(names)} names")
-    return Choices([require_field_text(text, "choice", where) for text in texts], tuple(str(name) for name in names))
+    return NamedChoices(
+        [require_field_text(text, "choice", where) for text in texts], tuple(str(name) for name in names)
+    )
 
 
 def _number(value: Any, where: str) -> str:
@@ -92,7 +94,7 @@ def _number(value: Any, where: str) -> str:
     return str(value)
 
 
-def parse_answer(value: Any, choices: Choices, where: str) -> int:
+def parse_answer(value: Any, choices: NamedChoices, where: str) -> int:
     """Returns the index of the right choice: of its name, its number from 0, its letter, or its text.
 
     Args:
@@ -115,10 +117,10 @@ def parse_answer(value: Any, choices: Choices, where: str) -> int:
             candidates.add(number)
         elif not candidates and len(text) == 1 and text in string.ascii_letters:
             candidates = {string.ascii_lowercase.index(text.lower())}
-    found = sorted(index for index in candidates if index is not None and 0 <= index < count)
-    if len(found) == 1:
-        return found[0]
-    reason = "could be more than one of them" if found else "is none of them"
+    right = sorted(index for index in candidates if index is not None and 0 <= index < count)
+    if len(right) == 1:
+        return right[0]
+    reason = "could be more than one of them" if right else "is none of them"
     raise UserError(
         f"{where}: label {value!r} {reason}: give the number of the right one of {count} choices, 0 to {count - 1}, "
         "its letter, or its text"

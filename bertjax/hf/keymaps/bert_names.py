@@ -116,8 +116,8 @@ def classifier_entries(dense: str, output: str) -> tuple[Entry, ...]:
 
 def choice_entries(output: str, dense: str | None = None) -> tuple[Entry, ...]:
     """Returns the head of multiple choice, from the names of its output and of a dense layer of its own."""
-    own = () if dense is None else linear("choice_head/dense", dense, "D D", head="multiple_choice")
-    return (*own, *linear("choice_head/output", output, "D 1", head="multiple_choice"))
+    of_dense = () if dense is None else linear("choice_head/dense", dense, "D D", head="multiple_choice")
+    return (*of_dense, *linear("choice_head/output", output, "D 1", head="multiple_choice"))
 
 
 def token_head_entries() -> tuple[Entry, ...]:

@@ -253,8 +253,8 @@ class BertjaxForMultipleChoice(BertjaxPreTrainedModel):
         Args: as in `BertjaxModel.forward`.
         """
         kwargs.pop("num_items_in_batch", None)
-        given = (input_ids, attention_mask, token_type_ids, position_ids)
-        rows = [None if each is None else each.reshape(-1, each.shape[-1]) for each in given]
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids)
+        rows = [None if each is None else each.reshape(-1, each.shape[-1]) for each in inputs]
         outputs = self.encoder(*rows, **kwargs)
         mask = None if rows[1] is None else rows[1].bool()
         if self.config.pooling == "late":
