@@ -18,7 +18,7 @@ from bertjax.config.sources import parse_task_source
 from bertjax.config.suites import SuiteTask
 from bertjax.config.task import task_config
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.readers.examples import ChoiceExamples, TextExamples
 from bertjax.finetuning.readers.labels import collect_labels
 from bertjax.finetuning.tasks import read_examples
 from bertjax.inference.text_files import JsonRecord, read_records
@@ -126,7 +126,7 @@ def hold_out(cfg: ConfigDict, folder: Path) -> dict[str, Any]:
     """Splits the training examples of a task into two files; a fixed draw, so that all models get the same split.
 
     Args:
-        cfg: config of a task of texts or pairs of texts.
+        cfg: config of a task of texts, pairs of texts or choices.
         folder: where the files are written.
 
     Returns:
@@ -137,25 +137,32 @@ def hold_out(cfg: ConfigDict, folder: Path) -> dict[str, Any]:
     """
     config = task_config(cfg)
     examples = read_examples(config)
-    if not isinstance(examples, TextExamples) or len(examples) < 2:
-        raise UserError("a grid needs texts or pairs of texts, two or more: part of them is held out to choose by")
+    if not isinstance(examples, TextExamples | ChoiceExamples) or len(examples) < 2:
+        raise UserError(
+            "a grid needs texts, pairs of texts or choices, two or more: part of them is held out to choose by"
+        )
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(examples)).tolist()
     count = max(1, round(len(order) * HELD_OUT))
     parts = {"held-out": examples.take(sorted(order[:count])), "fit": examples.take(sorted(order[count:]))}
     held_out, fit = (_write_rows(folder / f"{name}.jsonl", _rows(part)) for name, part in parts.items())
-    return {
-        "task.train": (fit,),
-        "task.eval": (held_out,),
-        "task.text_column": "text",
-        "task.pair_column": None if examples.pairs is None else "pair",
-        "task.label_column": "label",
-        "task.id_column": None,
-        "task.header": None,
-        "task.labels": collect_labels(config, examples),
+    keys: dict[str, Any] = {"task.train": (fit,), "task.eval": (held_out,), "task.label_column": "label"}
+    keys |= {"task.id_column": None, "task.header": None, "task.labels": collect_labels(config, examples)}
+    if isinstance(examples, TextExamples):
+        return keys | {"task.text_column": "text", "task.pair_column": None if examples.pairs is None else "pair"}
+    names: dict[str, Any] = {
+        "question_column": None if examples.questions is None else "question",
+        "choices_column": "choices",
+        "choice_columns": (),
     }
+    return keys | {"task.text_column": "context"} | {f"task.multiple_choice.{key}": each for key, each in names.items()}
 
 
-def _rows(examples: TextExamples) -> list[dict[str, Any]]:
+def _rows(examples: TextExamples | ChoiceExamples) -> list[dict[str, Any]]:
+    if isinstance(examples, ChoiceExamples):
+        lists: dict[str, Any] = {"context": examples.contexts, "question": examples.questions}
+        lists |= {"choices": examples.choices, "label": examples.answers}
+        columns = {name: values for name, values in lists.items() if values is not None}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     labels = examples.scores if examples.labels is None else examples.labels
     assert labels is not None
     rows = [{"text": text, "label": label} for text, label in zip(examples.texts, labels, strict=True)]

@@ -13,8 +13,11 @@ import pytest
 import torch
 from tokens_lab import trained
 
-from bertjax.config.task import MultipleChoiceConfig, TaskConfig
+from bertjax.config.suite_presets import COPA_SETTINGS
+from bertjax.config.task import MultipleChoiceConfig, TaskConfig, task_config
 from bertjax.errors import UserError
+from bertjax.experiment.config import load_config
+from bertjax.experiment.suite_data import hold_out
 from bertjax.finetuning.batches import EvalBatches, TaskBatches
 from bertjax.finetuning.multiple_choice import NOT_A_CHOICE, ChoiceData, MultipleChoiceTask
 from bertjax.finetuning.readers.examples import ChoiceExamples
@@ -128,6 +131,23 @@ def test_layouts_of_published_data(tmp_path: Path) -> None:
         )
     )
     assert read.choices == [["falls.", "flies."]] and read.answers == [1] and read.questions == ["He"]
+
+
+def test_a_part_is_held_out_for_a_grid(tmp_path: Path) -> None:
+    rows = [{"premise": f"p{index}", "choice1": "x", "choice2": f"y{index}", "label": index % 2} for index in range(20)]
+    (tmp_path / "copa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cfg = load_config("finetune/multiple_choice", {"task.train": (f"jsonl:{tmp_path}/copa.jsonl",), **COPA_SETTINGS})
+    keys = hold_out(cfg, tmp_path / "parts")
+    parts: list[Any] = []
+    for split in ("task.train", "task.eval"):
+        parts.append(
+            read_examples(task_config(load_config("finetune/multiple_choice", {**keys, "task.train": keys[split]})))
+        )
+    assert [len(each) for each in parts] == [18, 2]
+    assert {text for each in parts for text in each.contexts} == {row["premise"] for row in rows}
+    for each in parts:
+        for context, choices, answer in zip(each.contexts, each.choices, each.answers, strict=True):
+            assert choices == ["x", f"y{context[1:]}"] and answer == int(context[1:]) % 2
 
 
 def test_settings_that_cannot_be() -> None:
