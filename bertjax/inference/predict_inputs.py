@@ -21,7 +21,13 @@ from bertjax.finetuning.readers.examples import (
     TextExamples,
     WordExamples,
 )
-from bertjax.finetuning.readers.multiple_choice import NamedChoices, field_choices, parse_answer, parse_choices
+from bertjax.finetuning.readers.multiple_choice import (
+    NamedChoices,
+    field_choices,
+    joined_turns,
+    parse_answer,
+    parse_choices,
+)
 from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import get_field, read_rows, with_text_column
 from bertjax.finetuning.readers.text_classification import class_label, score_number
@@ -276,7 +282,9 @@ def _read_words(config: TaskConfig, record: JsonRecord, name: Any, tags: Any) ->
 
 def _read_choices(config: TaskConfig, record: JsonRecord, name: Any, label: Any) -> _Example:
     choices = parse_choices(field_choices(config, record.values), record.location)
-    context = record.text(_field(config.column_names[0], "context", record), named("text_column"))
+    field = _field(config.column_names[0], "context", record)
+    values = {**record.values, field: joined_turns(record.values.get(field))}
+    context = JsonRecord(record.location, values).text(field, named("text_column"))
     column = _field(config.multiple_choice.question_column, "question", record)
     question = record.text(column) if column in record.values else None
     gold = None if label is None else parse_answer(label, choices, record.location)

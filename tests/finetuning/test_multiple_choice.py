@@ -124,6 +124,11 @@ def test_layouts_of_published_data(tmp_path: Path) -> None:
     )
     assert (read.contexts, read.questions, read.choices) == (["It rains."], ["What?"], [["rain", "sun"]])
     assert read.answers == [1] and read.ids == ["7"] and read.locations == [f"{tmp_path}/race.jsonl:1"]
+    dream = {"dialogue": ["M: Tea?", "W: Yes."], "question": "Who?", "choice": ["M", "W"], "answer": "W"}
+    (tmp_path / "dream.jsonl").write_text(json.dumps(dream) + "\n")
+    cfg = load_config("finetune/multiple_choice:dream", {"task.train": (f"jsonl:{tmp_path}/dream.jsonl",)})
+    read = read_examples(task_config(cfg))
+    assert read.contexts == ["M: Tea?\nW: Yes."] and read.answers == [1]
     (tmp_path / "swag.csv").write_text("sent1,sent2,e0,e1,e2,label\nHe runs.,He,falls.,flies.,,1\n")
     read = read_examples(
         config(

@@ -40,6 +40,7 @@ def read_choices(request: ReadRequest) -> ChoiceExamples:
     examples = ChoiceExamples([], None if first == 1 else [], [], [] if labeled else None, [], [])
     for source in sources:
         for location, row in read_rows(source, columns, config.header, errors):
+            row[0] = joined_turns(row[0])
             texts = [require_field_text(row[index], columns[index][1], location, errors) for index in range(first)]
             value = row[first:last] if settings.choice_columns else row[first]
             choices = parse_choices(value, location)
@@ -55,6 +56,12 @@ def read_choices(request: ReadRequest) -> ChoiceExamples:
     if empty := sum(not text.strip() for choices in examples.choices for text in choices):
         examples.notes.append(f"{empty:,} choices are empty")
     return examples
+
+
+def joined_turns(context: Any) -> Any:
+    """Returns the turns of a dialogue (DREAM), a list of texts, as lines of one text; anything else as it is."""
+    is_dialogue = isinstance(context, list | tuple) and context and all(isinstance(turn, str) for turn in context)
+    return "\n".join(context) if is_dialogue else context
 
 
 def parse_choices(value: Any, where: str) -> NamedChoices:
