@@ -121,7 +121,8 @@ class TaskConfig(Settings, group="task"):
     teacher: str | None = setting(
         None,
         help="A finetuned model with the same labels, a folder, a run or hub:NAME, whose scores of the training texts "
-        "are learned, too (distillation). Any family and tokenizer. None: the labels alone.",
+        "are learned, too (distillation). Any family and tokenizer; a resumed run keeps the scores that it has stored. "
+        "None: the labels alone.",
         path=True,
         resume=True,
     )

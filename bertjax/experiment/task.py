@@ -155,8 +155,9 @@ def read_task(
     data = make_features(config, examples, tokenizer, labels, training=True)
     if config.teacher is not None:
         assert isinstance(data, TextData) and isinstance(examples, TextExamples)
-        zeros = np.zeros((len(examples), max(len(labels), 1)), np.float32)
-        data = add_scores(data, zeros if dry_run else teacher_scores(config, examples, labels, workdir))
+        shape = len(examples), max(len(labels), 1)
+        of_teacher = np.zeros(shape, np.float32) if dry_run else teacher_scores(config, examples, labels, workdir)
+        data = add_scores(data, of_teacher)
     training = Split(examples, data)
     tuning = None if for_tuning is None else Split(for_tuning, make_features(config, for_tuning, tokenizer, labels))
     held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None

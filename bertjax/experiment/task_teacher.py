@@ -13,6 +13,7 @@ from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment.load import load_finetuned, require_model
 from bertjax.experiment.open_model import trained_task
+from bertjax.experiment.workdir import has_checkpoints
 from bertjax.finetuning.features import TextData
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.hf.pretrained import PretrainedModel
@@ -25,7 +26,7 @@ _ARRAY = "teacher_scores"
 
 
 def teacher_scores(config: TaskConfig, examples: TextExamples, labels: Sequence[str], workdir: Path) -> np.ndarray:
-    """Returns the scores of `task.teacher` [n, K]; a resumed run reads those that it has stored.
+    """Returns the scores of `task.teacher` [n, K]; a run that resumes from a checkpoint reads those that it has stored.
 
     Args:
         config: settings of the task.
@@ -37,7 +38,7 @@ def teacher_scores(config: TaskConfig, examples: TextExamples, labels: Sequence[
         UserError: the teacher has another kind of task or other labels, or the stored scores are of other examples.
     """
     path = workdir / FILE
-    if not path.exists():
+    if not (path.exists() and has_checkpoints(workdir)):  # without one, teacher and data may have changed
         print(f"scoring {len(examples):,} examples with {config.teacher}")
         return _scores(config, examples, labels)
     scores: np.ndarray = np.load(path, allow_pickle=False)

@@ -28,15 +28,14 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChoiceData(TextData):
-    """Features of choices: `width` windows per example, of which the first `counts[i]` are the choices of example i."""
+    """Features of choices: `group` windows per example, of which the first `counts[i]` are the choices of example i."""
 
-    width: int = 1
     counts: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
 
     def by_example(self, scores: np.ndarray) -> np.ndarray:
-        """Returns the scores of windows [n, 1] by example [n / width, width], that of no choice -inf."""
-        rows = scores.reshape(-1, self.width).astype(np.float64)
-        return np.where(np.arange(self.width) < self.counts[:, None], rows, -np.inf)
+        """Returns the scores of windows [n, 1] by example [n / group, group], that of no choice -inf."""
+        rows = scores.reshape(-1, self.features.group).astype(np.float64)
+        return np.where(np.arange(self.features.group) < self.counts[:, None], rows, -np.inf)
 
 
 class MultipleChoiceTask(TaskMethods):
@@ -44,9 +43,6 @@ class MultipleChoiceTask(TaskMethods):
 
     def read(self, request: ReadRequest) -> ChoiceExamples:
         return read_choices(request)
-
-    def collect_labels(self, config: TaskConfig, examples: Any) -> tuple[str, ...]:
-        return ()
 
     def make_features(
         self, config: TaskConfig, examples: Any, tokenizer: Tokenizer, labels: Sequence[str], training: bool
@@ -66,7 +62,7 @@ class MultipleChoiceTask(TaskMethods):
                 "choice_groups": number,
             }
         features = dataclasses.replace(data.features, example=number, labels=arrays, group=width)
-        return ChoiceData(features, data.notes, data.num_truncated, width, counts)
+        return ChoiceData(features, data.notes, data.num_truncated, counts)
 
     def count(self, batch: Batch, class_weights: np.ndarray) -> Array:
         return ((batch["choice_labels"] == 1) * batch["example_weights"]).sum()

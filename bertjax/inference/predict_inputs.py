@@ -286,7 +286,8 @@ def _read_choices(config: TaskConfig, record: JsonRecord, name: Any, label: Any)
     values = {**record.values, field: joined_turns(record.values.get(field))}
     context = JsonRecord(record.location, values).text(field, named("text_column"))
     column = _field(config.multiple_choice.question_column, "question", record)
-    question = record.text(column) if column in record.values else None
+    needed = config.multiple_choice.question_column is not None
+    question = record.text(column) if needed or column in record.values else None
     gold = None if label is None else parse_answer(label, choices, record.location)
     return _Example(record.location, name, context, question, gold=gold, choices=choices)
 

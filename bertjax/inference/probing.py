@@ -17,6 +17,7 @@ from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.finetuning.batches import EvalBatches
 from bertjax.finetuning.features import TextData
+from bertjax.finetuning.metrics.sklearn_compat import sklearn_metrics
 from bertjax.finetuning.readers.examples import TextExamples, WordExamples
 from bertjax.finetuning.tasks import make_features
 from bertjax.finetuning.token_features import OUTSIDE, TokenData
@@ -204,10 +205,12 @@ def probe(inputs: np.ndarray, labels: np.ndarray, others: np.ndarray) -> np.ndar
 
 
 def f1_without(right: np.ndarray, predicted: np.ndarray, outside: int) -> float:
-    """Returns the micro F1 of all labels but one, as scikit-learn's `f1_score` with `labels`; 0 if none occurs."""
-    hits = int(((right == predicted) & (right != outside)).sum())
-    total = int((right != outside).sum() + (predicted != outside).sum())
-    return 2 * hits / total if total else 0.0
+    """Returns the micro F1 of all labels but one; 0 if none occurs."""
+    others = sorted({*right.tolist(), *predicted.tolist()} - {outside})
+    if not others:
+        return 0.0
+    metrics = sklearn_metrics()
+    return float(metrics.f1_score(right, predicted, labels=others, average="micro", zero_division=0.0))
 
 
 def join_seeds(scores: Sequence[Sequence[LayerScores]]) -> list[LayerScores]:

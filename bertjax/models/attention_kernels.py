@@ -33,8 +33,7 @@ _PALLAS_HEADS = (16, 32, 64, 128, 256)  # powers of two, and no dimension of a p
 def choose_kernel(config: EncoderConfig, context: AttentionContext, q: Array, k: Array, dropping: bool) -> str:
     """Returns `xla`, `tiled`, `cudnn`, `pallas`, `splash` or `interpret`.
 
-    `auto` takes a kernel only where it is exact and a device has measured it, and prefers blocks to a kernel that would
-    need the window as a matrix.
+    `auto` takes a kernel only where it is exact, and prefers blocks to a kernel that would need the window as a matrix.
 
     Args:
         config: `attention_implementation`, dtypes, sizes.

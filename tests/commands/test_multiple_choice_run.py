@@ -114,6 +114,8 @@ def test_what_is_refused(finished: Finished, tmp_path: Path, capsys: pytest.Capt
         bertjax.explain(export, ["a text"])
     with pytest.raises(UserError, match="needs at least two choices"):
         bertjax.predict(export, [{"context": "a", "choices": ["b"]}])
+    with pytest.raises(UserError, match="question"):
+        bertjax.predict(tmp_path / "run", [{"context": "a", "choices": ["b", "c"]}])
     with pytest.raises(UserError, match="lines of text hold no choices"):
         (tmp_path / "lines.txt").write_text("a text\n")
         bertjax.predict(export, tmp_path / "lines.txt")

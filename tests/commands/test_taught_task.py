@@ -91,6 +91,19 @@ def test_a_run_resumes_without_its_teacher(finished: Finished, teacher: Path, tm
     assert whole == run
 
 
+def test_scores_without_a_checkpoint_are_computed_again(finished: Finished, teacher: Path, tmp_path: Path) -> None:
+    """The run was stopped before its first checkpoint: another teacher, or other data, may follow."""
+    write_texts(tmp_path / "train.tsv", 32, 4)
+    write_texts(tmp_path / "dev.tsv", 20, 5)
+    keys = (f"task.teacher={teacher}", "task.epochs=2", "report.enabled=false", "export.at_end=false")
+    assert finetune(finished.workdir, tmp_path, tmp_path / "run", *keys) == 0
+    right = np.load(tmp_path / "run" / FILE)
+    np.save(tmp_path / "run" / FILE, np.zeros_like(right))
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert finetune(finished.workdir, tmp_path, tmp_path / "run", *keys) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "run" / FILE), right)
+
+
 def test_a_teacher_of_other_labels_is_refused(
     finished: Finished, teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

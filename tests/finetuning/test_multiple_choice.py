@@ -170,7 +170,7 @@ def test_settings_that_cannot_be() -> None:
 def test_windows_are_contexts_with_questions_and_choices() -> None:
     some, tokenizer = examples([2, 3]), trained("bert")
     data: Any = make_features(config(max_length=64), some, tokenizer)
-    assert data.width == data.features.group == 3 and data.counts.tolist() == [2, 3]
+    assert data.features.group == 3 and data.counts.tolist() == [2, 3]
     assert data.features.example.tolist() == [0, 0, 0, 1, 1, 1]
     labels = data.features.labels["choice_labels"].reshape(2, 3)
     assert labels[0, 2] == NOT_A_CHOICE and labels.max(axis=1).tolist() == [1, 1]
@@ -192,9 +192,11 @@ def test_choices_stay_together(packing: bool) -> None:
     numbers: list[int] = []
     for cursor in range(4):
         batch = batches.batch(cursor)
-        ids = np.sort(batch["example_ids"][batch["example_weights"] > 0]).reshape(-1, data.width)
-        assert (ids == ids[:, :1] + np.arange(data.width)).all() and (ids[:, 0] % data.width == 0).all()
-        numbers += (ids[:, 0] // data.width).tolist()
+        ids = np.sort(batch["example_ids"][batch["example_weights"] > 0]).reshape(-1, data.features.group)
+        assert (ids == ids[:, :1] + np.arange(data.features.group)).all() and (
+            ids[:, 0] % data.features.group == 0
+        ).all()
+        numbers += (ids[:, 0] // data.features.group).tolist()
     assert sorted(numbers) == list(range(7))
 
 

@@ -186,6 +186,16 @@ class BertjaxForPreTraining(BertjaxLanguageModel):
         return BertjaxForPreTrainingOutput(loss, tokens, pair, replaced, outputs.hidden_states, outputs.attentions)
 
 
+def score_texts(encoder: BertjaxModel, head: nn.Module, outputs: Any, attention_mask: Any, input_ids: Any) -> Tensor:
+    """Scores texts [B, C] from their pooled vectors, those of an encoder with a pooler, or the mean of all tokens."""
+    mask = None if attention_mask is None else attention_mask.bool()
+    if encoder.config.pooling == "late":
+        return encoder.summary(head(outputs.last_hidden_state), mask)
+    if outputs.pooler_output is not None:
+        return head(outputs.pooler_output)
+    return head(encoder.summary(outputs.last_hidden_state, mask, input_ids))
+
+
 class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
     """Labels of sequences or pairs of sequences."""
 
@@ -214,13 +224,7 @@ class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
         """
         kwargs.pop("num_items_in_batch", None)
         outputs = self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        mask = None if attention_mask is None else attention_mask.bool()
-        if self.config.pooling == "late":
-            logits = self.encoder.summary(self.sequence_head(outputs.last_hidden_state), mask)
-        elif self.config.classifier_dense == "pooler":
-            logits = self.sequence_head(outputs.pooler_output)
-        else:
-            logits = self.sequence_head(self.encoder.summary(outputs.last_hidden_state, mask, input_ids))
+        logits = score_texts(self.encoder, self.sequence_head, outputs, attention_mask, input_ids)
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config)
@@ -233,8 +237,7 @@ class BertjaxForMultipleChoice(BertjaxPreTrainedModel):
     def __init__(self, config: BertjaxConfig):
         super().__init__(config)
         dense = config.classifier_dense if config.choice_dense == "as_classifier" else config.choice_dense
-        self.has_pooler = dense == "pooler"
-        self.encoder = BertjaxModel(config, self.has_pooler)
+        self.encoder = BertjaxModel(config, dense == "pooler")
         self.choice_head = BertjaxScoreHead(config, 1, dense == "own")
         self.post_init()
 
@@ -256,14 +259,7 @@ class BertjaxForMultipleChoice(BertjaxPreTrainedModel):
         inputs = (input_ids, attention_mask, token_type_ids, position_ids)
         rows = [None if each is None else each.reshape(-1, each.shape[-1]) for each in inputs]
         outputs = self.encoder(*rows, **kwargs)
-        mask = None if rows[1] is None else rows[1].bool()
-        if self.config.pooling == "late":
-            scores = self.encoder.summary(self.choice_head(outputs.last_hidden_state), mask)
-        elif self.has_pooler:
-            scores = self.choice_head(outputs.pooler_output)
-        else:
-            scores = self.choice_head(self.encoder.summary(outputs.last_hidden_state, mask, rows[0]))
-        logits = scores.reshape(input_ids.shape[:2])
+        logits = score_texts(self.encoder, self.choice_head, outputs, rows[1], rows[0]).reshape(input_ids.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits.float(), labels)
         return MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
