@@ -254,7 +254,7 @@ def _of_run(run: StoredRun, head: str | None) -> SourceModel:
     return source(name, source("decoder") if objective.encoder_decoder else None)
 
 
-_TOKENS = {"cpu": 8192}
+_TOKENS = {"cpu": 2048}
 _TOKENS_DEFAULT = 65536
 
 

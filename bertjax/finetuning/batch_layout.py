@@ -6,12 +6,14 @@ once: the loop runs over the windows of a batch, and each step handles all batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.counter_rng import IntArray
+from bertjax.data.packing import best_fit
 from bertjax.data.pipeline import ALL_SEQUENCES, SequenceIndex
 from bertjax.finetuning.features import Features, Targets
 from bertjax.finetuning.templates import runs
@@ -20,6 +22,7 @@ from bertjax.types import Batch
 _PER_TOKEN, _POSITIONS = "token_labels", ("start_labels", "end_labels")
 _SOURCE_NAMES = ("input_ids", "segment_ids", "position_ids")
 _TARGET_NAMES = ("target_ids", "target_segment_ids", "target_position_ids")
+_SHORTEST_ROW, _LAST_ROW = 16, 64
 
 
 def pack_batches(lengths: np.ndarray, seq_len: int | Sequence[int]) -> np.ndarray:
@@ -68,6 +71,86 @@ def _fullest(free: np.ndarray, used: np.ndarray, length: np.ndarray, weights: np
     sequence = left.argmin(axis=1)
     fits = left[np.arange(len(sequence)), sequence] < none
     return np.where(fits, sequence, used)
+
+
+class PackedRows(NamedTuple):
+    """Windows of a batch, the row of each, and its shape (B, S, E): rows, their tokens, and the slots for windows."""
+
+    numbers: np.ndarray
+    row_of: np.ndarray
+    size: tuple[int, int, int]
+
+
+def pack_rows(
+    lengths: np.ndarray, tokens: int, width: int, limit: int | None, most: int | None = None
+) -> Iterator[PackedRows]:
+    """Packs windows for a forward pass into batches of few shapes, longest first, so that a lack of memory shows early.
+
+    Rows are about as long as the longest window, and shorter ones fill them up. Once only windows are left of which two
+    fit, rows become shorter, because the cost of attention grows with their length.
+
+    Args:
+        lengths: tokens of each window [n].
+        tokens: token slots of a batch, padding included; a batch holds at least one row.
+        width: hidden size, for the share of attention.
+        limit: longest row that the model can read; None: any.
+        most: most windows in a row; None: a quarter of its tokens.
+    """
+    left = np.argsort(-lengths, kind="stable")
+    while len(left):
+        length = _row_length(int(lengths[left[0]]))
+        last = length <= (_LAST_ROW if most is None else _SHORTEST_ROW)
+        rows = {length, 2 * length, _LAST_ROW} if last and most is None else {length}
+        plans = [_plan_rows(lengths[left], min(row, limit or row), tokens, most, last) for row in sorted(rows)]
+        best = min(plans, key=lambda plan: plan.slots * (1 + plan.length / (2 * width)))
+        for first, count in best.batches:
+            begin, end = np.searchsorted(best.row_of, [first, first + count])
+            size = count, best.length, most or max(1, best.length // 4)
+            yield PackedRows(left[best.order[begin:end]], best.row_of[begin:end] - first, size)
+        left = np.delete(left, best.order)
+
+
+class _RowPlan(NamedTuple):
+    """Windows in the order of their rows, the row of each, and (first row, number of rows) for each batch."""
+
+    length: int
+    order: np.ndarray
+    row_of: np.ndarray
+    batches: list[tuple[int, int]]
+
+    @property
+    def slots(self) -> int:
+        return self.length * sum(rows for _, rows in self.batches)
+
+
+def _plan_rows(lengths: np.ndarray, row: int, tokens: int, most: int | None, last: bool) -> _RowPlan:
+    """Packs windows that are sorted by length, longest first, into rows of one length.
+
+    Args:
+        lengths, tokens, most: as of `pack_rows`.
+        row: tokens of a row.
+        last: whether rows may begin with a window that fits twice.
+    """
+    row_of, _, count = best_fit(np.bincount(lengths, minlength=row + 1), row, most or max(1, row // 4))
+    if not last:  # rows are numbered in the order of their longest window
+        count = int(row_of[lengths > row // 2].max()) + 1
+    order, size = np.argsort(row_of, kind="stable"), max(1, tokens // row)
+    order = order[: np.searchsorted(row_of[order], count)]
+    size = min(size, next_power_of_two(count))
+    return _RowPlan(row, order, row_of[order], [(first, size) for first in range(0, count, size)])
+
+
+def _row_length(length: int) -> int:
+    """Returns 16, 32, 64, and from there one of four lengths to a doubling."""
+    if length <= _LAST_ROW:
+        return max(_SHORTEST_ROW, next_power_of_two(length))
+    step = next_power_of_two(length) // 8
+    return -(-length // step) * step
+
+
+def next_power_of_two(number: int) -> int:
+    """Returns the smallest power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()
 
 
 def choose_batch_sizes(needed: np.ndarray, count: int) -> tuple[int, ...]:

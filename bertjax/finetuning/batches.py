@@ -14,7 +14,7 @@ from bertjax.data.counter_rng import IntArray, permutation
 from bertjax.data.packing import best_fit
 from bertjax.data.pipeline import ALL_SEQUENCES, Prefetcher, ProcessShare, SequenceIndex, all_sequences
 from bertjax.errors import UserError
-from bertjax.finetuning.batch_layout import choose_batch_sizes, choose_shapes, make_batch, pack_batches
+from bertjax.finetuning.batch_layout import choose_batch_sizes, choose_shapes, make_batch, pack_batches, pack_rows
 from bertjax.finetuning.features import Features
 from bertjax.types import Batch
 
@@ -307,6 +307,37 @@ class EvalBatches(Sequence[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
+
+
+class InferenceBatches:
+    """Every window once, packed into rows of few shapes, for one device; see `pack_rows`.
+
+    Args:
+        features, pad_id, vocab_size, name: as of `TaskBatches`.
+        tokens, width, limit, most: as of `pack_rows`.
+
+    Raises:
+        UserError: a token id is outside the vocabulary.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        tokens: int,
+        width: int,
+        limit: int | None,
+        pad_id: int,
+        vocab_size: int,
+        most: int | None = None,
+        name: str = "in",
+    ) -> None:
+        require_token_ids(features, vocab_size, name)
+        self.features, self._pad_id, self._plan = features, pad_id, (tokens, width, limit, most)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for rows in pack_rows(self.features.lengths, *self._plan):
+            yield make_batch(self.features, *rows, self._pad_id)
 
 
 def length_steps(limits: tuple[int, ...], count: int) -> list[tuple[int, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 NUM_BINS = 15
@@ -66,5 +65,7 @@ def fit_temperature(scores: np.ndarray, classes: np.ndarray) -> float:
         return float((logsumexp(factor * scores, axis=1) - factor * of_class).mean())
 
     # the loss is convex in 1 / T, so it has one minimum, which scores that are mostly wrong do not have below the bound
+    from scipy.optimize import minimize_scalar  # half a second, for which every command would wait
+
     best = minimize_scalar(loss, bounds=(-_LOG_RANGE, _LOG_RANGE), method="bounded", options={"xatol": 1e-6}).x
     return float(np.exp(best)) if abs(best) < _LOG_RANGE - 0.01 else 1.0

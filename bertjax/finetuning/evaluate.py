@@ -15,7 +15,7 @@ from bertjax.config.model import float32_config
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.finetuning.batch_layout import scatter_token_values, scatter_window_values
-from bertjax.finetuning.batches import EvalBatches
+from bertjax.finetuning.batches import EvalBatches, InferenceBatches
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import Examples
 from bertjax.finetuning.tasks import EvalResult, TaskData, task_methods
@@ -69,7 +69,7 @@ class ForwardPass:
         # Replicated: every process gets all scores, and the positions that they belong to.
         self._step = jax.jit(step, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
-    def __call__(self, params: Params, batches: EvalBatches) -> HeadOutputs:
+    def __call__(self, params: Params, batches: EvalBatches | InferenceBatches) -> HeadOutputs:
         """Returns the outputs for all windows of `batches`."""
         features, spec = batches.features, self.objective.spec
         num_rows = len(features.tokens) if spec.per_token else len(features)

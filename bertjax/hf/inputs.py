@@ -122,11 +122,8 @@ def target_positions(target_mapping: Any, shape: tuple[int, ...]) -> np.ndarray:
     return dense.argmax(-1)
 
 
-_jitted_positions = jax.jit(count_positions, static_argnums=0)
-
-
 def _count_positions(config: EncoderConfig, limit: int | None, ids: np.ndarray) -> np.ndarray:
-    positions = np.asarray(_jitted_positions(config, ids))
+    positions = count_positions(config, ids)
     if limit is not None and positions.max() >= limit:
         raise UserError(f"a sequence has {positions.max() + 1} tokens; the model has {limit} positions")
     return positions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import Any
 
@@ -17,7 +18,9 @@ from bertjax.hf.inputs import check_inputs, check_two_stream_inputs
 from bertjax.hf.load import ModelWeights, is_encoder_decoder, local_model, read_config_json, read_folder
 from bertjax.hf.save import save_pretrained
 from bertjax.models.encoder import Encoder
+from bertjax.models.layer_stack import split_stacks
 from bertjax.models.model import Model, bind
+from bertjax.types import Params
 
 
 class PretrainedModel(ModelWeights):
@@ -59,7 +62,7 @@ class PretrainedModel(ModelWeights):
             shape = inputs["input_ids"].shape
             streams = check_two_stream_inputs(self.config, shape, memory, perm_mask, target_mapping)
         output = run_model(
-            self.config, self.heads, self.params, inputs, streams=streams, output_hidden_states=output_hidden_states
+            self.config, self.heads, self.by_layer, inputs, streams=streams, output_hidden_states=output_hidden_states
         )
         return output if output_memory else output._replace(memory=None)
 
@@ -85,6 +88,16 @@ class PretrainedModel(ModelWeights):
         check_inputs(self.config, self.heads, input_ids, attention_mask)
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         return generate_ids(self.params, self.config, inputs, generation_settings(self.generation, settings), seed)
+
+    @property
+    def by_layer(self) -> Params:
+        """`params` in the form in which programs read them fastest here; see `split_stacks`."""
+        leaves = jax.tree.leaves(self.params)
+        before, split = self.__dict__.get("_by_layer", ([], {}))
+        if len(before) != len(leaves) or any(map(operator.is_not, before, leaves)):
+            split = split_stacks(self.params)
+            self.__dict__["_by_layer"] = leaves, split
+        return split
 
     @property
     def module(self) -> Model:

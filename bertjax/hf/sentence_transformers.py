@@ -105,21 +105,42 @@ def pool(hidden: Float[Array, "B S D"], mask: Int[Array, "B S"], mode: str, skip
         mode: as of `Pooling`.
         skipped: first tokens of every sequence that do not count.
     """
-    order = jnp.cumsum(mask, axis=1)  # 1 for the first token, also after padding
-    counts = ((mask > 0) & (order > skipped))[:, :, None]
-    total = counts.sum(axis=1)
-    first = jnp.argmax(counts, axis=1)[:, :, None]
-    last = counts.shape[1] - 1 - jnp.argmax(counts[:, ::-1], axis=1)[:, :, None]
-    by_order = (counts * order[:, :, None]).astype(hidden.dtype)
-    results = {
-        "cls": lambda: jnp.take_along_axis(hidden, first, axis=1)[:, 0],
-        "lasttoken": lambda: jnp.take_along_axis(hidden * counts, last, axis=1)[:, 0],
-        "max": lambda: jnp.where(counts, hidden, -jnp.inf).max(axis=1),
-        "mean": lambda: (hidden * counts).sum(axis=1) / jnp.maximum(total, 1),
-        "mean_sqrt_len_tokens": lambda: (hidden * counts).sum(axis=1) / jnp.sqrt(jnp.maximum(total, 1)),
-        "weightedmean": lambda: (hidden * by_order).sum(axis=1) / jnp.maximum(by_order.sum(axis=1), 1.0),
+    return pool_segments(hidden, (mask > 0).astype(jnp.int32), 1, mode, skipped)[:, 0]
+
+
+def pool_segments(
+    hidden: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], count: int, mode: str, skipped: int = 0
+) -> Float[Array, "B E M"]:
+    """Pools the hidden states of each of E texts that share a sequence; zeros for those that it does not hold.
+
+    Args:
+        hidden: [B, S, D].
+        segment_ids: [B, S], 1 to E, 0 = padding.
+        count: E.
+        mode, skipped: as of `pool`, for each text.
+    """
+    is_text = segment_ids[:, :, None] == jnp.arange(1, count + 1)[None, None, :]
+    order = jnp.cumsum(is_text, axis=1) * is_text  # 1 for the first token of each text
+    counts = order > skipped
+    total = counts.sum(axis=1, keepdims=True)
+    by_order = counts * order
+    last = order.max(axis=1, keepdims=True)
+    weights = {
+        "cls": lambda: order == skipped + 1,
+        "lasttoken": lambda: counts & (order == last),
+        "mean": lambda: counts / jnp.maximum(total, 1),
+        "mean_sqrt_len_tokens": lambda: counts / jnp.sqrt(jnp.maximum(total, 1)),
+        "weightedmean": lambda: by_order / jnp.maximum(by_order.sum(axis=1, keepdims=True), 1),
     }
-    return jnp.concatenate([results[each]() for each in mode.split("+")], axis=-1)
+
+    def pooled(name: str) -> Float[Array, "B E D"]:
+        if name == "max":
+            of_text = [jnp.where(counts[:, :, each, None], hidden, -jnp.inf).max(axis=1) for each in range(count)]
+            return jnp.stack(of_text, axis=1)
+        values = weights[name]().astype(hidden.dtype)
+        return jnp.einsum("bse,bsd->bed", values, hidden, precision=jax.lax.Precision.HIGHEST)
+
+    return jnp.concatenate([pooled(name) for name in mode.split("+")], axis=-1)
 
 
 def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:

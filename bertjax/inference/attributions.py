@@ -124,7 +124,7 @@ class Attributor:
         tokens: int = TOKENS_PER_BATCH,
     ) -> None:
         width = model.config.embedding_dim
-        self.readout, self._params, self._tokens = readout, model.params, tokens
+        self.readout, self._params, self._tokens = readout, model.by_layer, tokens
         self._baseline = jax.device_put(np.zeros(width, np.float32) if baseline is None else baseline)
 
     def scores(self, rows: Sequence[MixedWindow]) -> Float[np.ndarray, "N"]:

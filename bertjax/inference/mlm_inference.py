@@ -78,7 +78,7 @@ def masked_token_logits(
     """
     with jax.default_matmul_precision("float32"):
         return _jitted_logits(
-            model.params,
+            model.by_layer,
             check_inputs(model.config, model.heads, *batch),
             jax.device_put(masked),
             jax.device_put(positions),
@@ -106,7 +106,7 @@ def masked_token_log_probs(
     inputs = check_inputs(model.config, model.heads, *batch)
     arrays = jax.device_put((masked, positions, targets))
     with jax.default_matmul_precision("float32"):
-        return _log_probs(model.params, inputs, *arrays, model.config, model.heads, mode)
+        return _log_probs(model.by_layer, inputs, *arrays, model.config, model.heads, mode)
 
 
 def _logits(

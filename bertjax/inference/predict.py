@@ -17,7 +17,7 @@ from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, Regr
 from bertjax.config.task_kinds import MultilabelConfig, Seq2SeqTaskConfig, TaskKind
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list, named
-from bertjax.finetuning.batches import EvalBatches
+from bertjax.finetuning.batches import InferenceBatches
 from bertjax.finetuning.evaluate import ForwardPass
 from bertjax.finetuning.features import TextData
 from bertjax.finetuning.methods import rounded, softmax
@@ -39,8 +39,6 @@ from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, 
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
 from bertjax.training.sharding import make_mesh
 from bertjax.types import Batch
-
-_NUM_LENGTHS = 5  # sequence lengths: max_length, its half, its quarter, ...
 
 Prediction = dict[str, Any]
 
@@ -192,14 +190,14 @@ class Predictor:
         self._objective = TaskObjective(kind=config.kind).build({"model": model_config}, tokenizer.vocabulary())
         self._params = {
             name: leaf
-            for name, leaf in model.params.items()
+            for name, leaf in model.by_layer.items()
             if HEAD_BY_MODULE.get(name) in (None, *self._objective.heads)
         }
         self._activation = stored_activation(model.config_keys, model.module_files, model.config.num_labels)
         self._mesh = make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
         self._forward = ForwardPass(self._objective, self._mesh, labeled=False)
-        self._seq_len = -(-config.max_length // 8) * 8
-        self._batch_size = max(1, tokens // self._seq_len)
+        self._tokens = tokens
+        self._most_per_row: int | None = None
         self.num_truncated, self.num_truncated_words = 0, 0
 
     @property
@@ -215,9 +213,10 @@ class Predictor:
         return has_summary and config.pooling == "last" and not config.causal
 
     def with_outputs(self, outputs: Callable[[Batch], np.ndarray]) -> Predictor:
-        """Returns a predictor like this one, whose outputs of the head are those of a function of batches."""
+        """Returns a predictor like this one, whose outputs are those of a function of batches with one text per row."""
         other = copy.copy(self)
         other._forward = ForwardPass(self._objective, self._mesh, labeled=False, outputs=outputs)
+        other._most_per_row = 1
         return other
 
     @property
@@ -270,16 +269,15 @@ class Predictor:
         return make_features(self.config, examples, self._tokenizer)
 
     def _scores(self, data: TaskData) -> np.ndarray:
-        features = data.features
-        batches = EvalBatches(
-            features,
-            batch_size=min(self._batch_size, 1 << (len(features) - 1).bit_length()),
+        model = self._objective.model
+        batches = InferenceBatches(
+            data.features,
+            tokens=self._tokens,
+            width=model.hidden_size,
+            limit=max_input_length(model),
             pad_id=self._tokenizer.pad_id,
-            vocab_size=self._objective.model.vocab_size,
-            seq_len=self._seq_len,
-            packing=False,
-            num_lengths=_NUM_LENGTHS,
-            name="in",
+            vocab_size=model.vocab_size,
+            most=self._most_per_row,
         )
         with jax.set_mesh(self._mesh):
             scores = self._forward(self._params, batches).scores

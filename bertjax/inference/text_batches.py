@@ -11,6 +11,7 @@ from tokenizers import normalizers
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.finetuning.batch_layout import next_power_of_two
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import TokenBatch
 
@@ -214,8 +215,3 @@ def batch_by_length(
             part = members[start : start + size]
             padding = next_power_of_two(len(part)) - len(part)
             yield TextBatch(np.pad(part, (0, padding), mode="edge"), length, len(part))
-
-
-def next_power_of_two(number: int) -> int:
-    """Returns the smallest power of two that is at least `number`."""
-    return 1 << (number - 1).bit_length()

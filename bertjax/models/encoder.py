@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -220,13 +221,14 @@ class Encoder(nnx.Module):
         return {name: nnx.to_pure_dict(nnx.state(stack)) for name, stack in stacks.items() if stack is not None}
 
 
-def count_positions(config: EncoderConfig, input_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
-    """Counts positions from 0; where the table has an offset, padding gets -1 and is not counted.
+def count_positions(config: EncoderConfig, input_ids: Int[Array | np.ndarray, "B S"]) -> Any:
+    """Returns positions from 0 [B, S], an array of the same library; where the table has an offset, padding has -1.
 
-    So RoBERTa was trained (transformers: create_position_ids_from_input_ids).
+    There it is not counted: so RoBERTa was trained (transformers: create_position_ids_from_input_ids).
     """
-    real = input_ids != config.pad_token_id if config.position_offset else jnp.ones_like(input_ids, bool)
-    return (jnp.cumsum(real, axis=1) * real - 1).astype(jnp.int32)
+    numpy = np if isinstance(input_ids, np.ndarray) else jnp  # NumPy compiles no program
+    real = input_ids != config.pad_token_id if config.position_offset else numpy.ones_like(input_ids, bool)
+    return (numpy.cumsum(real, axis=1) * real - 1).astype(np.int32)
 
 
 def describe_module(module: nnx.Module, config: EncoderConfig) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
@@ -28,6 +29,49 @@ STACKS = ("groups", "layers")
 _ATTENTION_KERNELS = ("dot_product_attention_fwd_wrapper", "ffi_call", "pallas_call")  # cuDNN's; splash, ours
 Apply = Callable[[Layer, Any, bool, Key | None, Any], Any]
 """`apply(layer, x, local, key, own)` returns the next hidden states; `own` is the layer's element of `per_layer`."""
+
+
+def split_stacks(params: Params) -> Params:
+    """Returns parameters with a tuple of layers in place of each stack, without a copy, on a CPU; `bind` takes both.
+
+    XLA:CPU copies whatever a loop reads before it begins: with one text per call that takes longer than the layers.
+    Stacks of shared groups remain, and accelerators keep all of them.
+    """
+
+    def split(stack: Params) -> Any:
+        host = jax.tree.map(np.asarray, stack)
+        count = len(jax.tree.leaves(host)[0])
+        return tuple(jax.device_put(_take(host, index), may_alias=True) for index in range(count))
+
+    leaves = jax.tree.leaves(params)
+    if not all(isinstance(leaf, jax.Array) and leaf.is_fully_addressable for leaf in leaves):
+        return params
+    if {device.platform for leaf in leaves for device in leaf.devices()} != {"cpu"}:
+        return params
+    return _map_stacks(params, split)
+
+
+def join_stacks(params: Params) -> tuple[Params, bool]:
+    """Undoes `split_stacks` in a traced function, where XLA drops the stacks again; also returns if any was split."""
+    were_split = []
+
+    def join(layers: Any) -> Any:
+        if isinstance(layers, tuple):
+            were_split.append(True)
+            return jax.tree.map(lambda *each: jnp.stack(each), *layers)
+        return layers
+
+    return _map_stacks(params, join), bool(were_split)
+
+
+def _map_stacks(params: Params, function: Callable[[Any], Any]) -> Params:
+    """Returns the parameters of a model or encoder with `function` of every stack of layers."""
+    if "encoder" in params:
+        return {**params, "encoder": _map_stacks(params["encoder"], function)}
+    if "attention_norms" in params:
+        norms = {"layers": function(params["attention_norms"]["layers"])}
+        params = {**params, "attention_norms": norms}
+    return {**params, "layers": function(params["layers"])} if "layers" in params else params
 
 
 class Stacked(nnx.Module):

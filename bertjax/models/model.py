@@ -25,6 +25,7 @@ from bertjax.models.heads import (
     pool_examples,
     summary_per_token,
 )
+from bertjax.models.layer_stack import join_stacks
 from bertjax.models.linear import Key, KeyStream, Linear, initializer
 from bertjax.types import Params
 
@@ -288,7 +289,10 @@ def graphdef(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
 
 
 def bind(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> Model:
-    """Returns the model with these parameters. Args: as in `init_params`."""
+    """Returns the model with these parameters. Args: as in `init_params`; `params` also as of `split_stacks`."""
+    params, were_split = join_stacks(params)
+    if were_split:
+        config = dataclasses.replace(config, unroll=config.num_layers)
     return nnx.merge(graphdef(config, heads), params)
 
 

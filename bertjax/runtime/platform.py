@@ -78,6 +78,9 @@ def _default_backend() -> str:
         return jax.default_backend()
 
 
+_SHORTEST_CACHED = "jax_persistent_cache_min_compile_time_secs"
+
+
 def enable_compile_cache(cfg: ConfigDict) -> None:
     """Sets the folder where jax caches compiled programs, unless jax's own settings name one.
 
@@ -91,6 +94,8 @@ def enable_compile_cache(cfg: ConfigDict) -> None:
         folders += [folder / hashlib.sha256(" ".join(sorted(_cpu_flags())).encode()).hexdigest()[:16]]
     if all(map(_is_private, folders)):
         jax.config.update("jax_compilation_cache_dir", str(folders[-1]))
+        if jax.config.values[_SHORTEST_CACHED] == 1.0:  # jax's default; a small encoder compiles in less
+            jax.config.update(_SHORTEST_CACHED, 0.1)
 
 
 def _is_private(folder: Path) -> bool:

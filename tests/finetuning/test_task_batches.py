@@ -16,6 +16,7 @@ from bertjax.errors import UserError
 from bertjax.finetuning.batch_layout import (
     choose_batch_sizes,
     pack_batches,
+    pack_rows,
     scatter_token_values,
     scatter_window_values,
 )
@@ -307,6 +308,40 @@ def test_evaluation_sees_every_window_once(packing: bool, num_lengths: int) -> N
     )
     with pytest.raises(IndexError):
         loader[len(loader)]
+
+
+@pytest.mark.parametrize("most", [None, 1])
+@pytest.mark.parametrize(
+    ("lengths", "share"),
+    [
+        (np.random.default_rng(0).integers(1, 301, 2000), 0.96),
+        (np.minimum(512, np.random.default_rng(0).exponential(60, 3000).astype(int) + 2), 0.96),
+        (np.random.default_rng(0).integers(3, 40, 1000), 0.95),
+        (np.full(200, 33), 0.64),
+        (np.array([500] + [10] * 300), 0.7),
+        (np.array([70, 3]), 0.9),
+        (np.array([5]), 0.3),
+    ],
+)
+def test_rows_hold_every_window_once_in_few_shapes(lengths: np.ndarray, share: float, most: int | None) -> None:
+    batches = list(pack_rows(lengths, 2048, 384, 512, most))
+    assert sorted(np.concatenate([each.numbers for each in batches])) == list(range(len(lengths)))
+    for numbers, row_of, (rows, length, slots) in batches:
+        tokens = np.bincount(row_of, lengths[numbers], minlength=rows)
+        assert len(tokens) == rows and tokens.max() <= length <= 512
+        assert np.bincount(row_of).max() <= slots and rows * length <= 2048 and (np.diff(row_of) >= 0).all()
+    shapes = {each.size for each in batches}
+    assert len(shapes) == len({each.size[1] for each in batches}), "rows of one length have one program"
+    if most is None:
+        assert len(shapes) <= 4
+        assert lengths.sum() > share * sum(rows * length for _, _, (rows, length, _) in batches)
+    else:
+        assert {each.size[2] for each in batches} == {1}
+
+
+def test_rows_are_no_longer_than_the_model_reads() -> None:
+    (only,) = pack_rows(np.full(9, 40), 2048, 384, 50)
+    assert only.size == (16, 50, 12) and only.row_of.tolist() == list(range(9))
 
 
 def test_what_a_model_says_comes_back() -> None:

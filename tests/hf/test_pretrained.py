@@ -10,6 +10,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.hf.forward import run_model
 from bertjax.hf.inputs import check_inputs
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.model import abstract_params
@@ -86,3 +87,18 @@ def test_the_summary_of_a_row(pooling: str, expected: Any) -> None:
 def test_scores_of_replaced_tokens() -> None:
     out = model(EncoderConfig(**SIZES, rtd_head="summary"), ("rtd",))([[5, 6, 7]])
     assert out.rtd_logits.shape == (1, 3) and out.logits is out.rtd_logits and out.mlm_logits is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"first_attention_norm": False, "norm_placement": "pre"}, {"num_groups": 1}])
+def test_layers_apart_compute_the_same(settings: dict[str, Any]) -> None:
+    """With and without `split_stacks`; parameters that were replaced are read again."""
+    loaded = model(EncoderConfig(**SIZES, **settings), ())
+    loaded.params = jax.device_put(loaded.params)
+    ids = [[5, 6, 7, 0]]
+    stacked = run_model(loaded.config, (), loaded.params, check_inputs(loaded.config, (), ids)).last_hidden_state
+    np.testing.assert_allclose(loaded(ids).last_hidden_state, stacked, atol=1e-6)
+    layers = loaded.by_layer["encoder"].get("layers")
+    assert isinstance(layers, tuple) == (not settings.get("num_groups")) and loaded.by_layer is loaded.by_layer
+    table = loaded.params["encoder"]["embeddings"]["word_embeddings"]
+    loaded.params["encoder"]["embeddings"]["word_embeddings"] = jax.tree.map(lambda leaf: 2 * leaf, table)
+    assert np.abs(loaded(ids).last_hidden_state - stacked).max() > 1e-3

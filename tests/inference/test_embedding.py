@@ -29,7 +29,10 @@ def quick() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.weekly), "xlnet", "gpt2"])
+WEEKLY = [pytest.param(each, marks=pytest.mark.weekly) for each in ("roberta", "modernbert", "deberta-v2")]
+
+
+@pytest.mark.parametrize("family", ["bert", "xlnet", "gpt2", *WEEKLY])
 def test_vectors_as_transformers(family: str, tmp_path: Path) -> None:
     model, tokenizer = write_folder(family, tmp_path)
     states = []
