@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import torch
 from models_lab import quick_compilation, write_folder
 from tokens_lab import sentences
 
+import bertjax
 from bertjax.commands.embed import Embedder
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
@@ -53,6 +55,21 @@ def test_vectors_as_transformers(family: str, tmp_path: Path) -> None:
     scaled = Embedder(ours, vocabulary, Pooling("mean", True, LONGEST), tokens=100)(TEXTS)
     lengths = np.linalg.norm(expected["mean"], axis=1, keepdims=True)
     np.testing.assert_allclose(scaled, expected["mean"] / lengths, atol=1e-5)
+
+
+def test_a_loaded_model_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second call reads no file and makes no embedder, but sees new weights and settings."""
+    write_folder("bert", tmp_path)
+    model = load_pretrained(tmp_path)
+    before = bertjax.embed(model, TEXTS)
+    with monkeypatch.context() as patch:
+        patch.setattr("bertjax.experiment.open_model.load_tokenizer", None)
+        patch.setattr("bertjax.commands.embed.Embedder", None)
+        np.testing.assert_array_equal(bertjax.embed(model, TEXTS), before)
+    assert np.abs(bertjax.embed(model, TEXTS, pooling="cls") - before).max() > 1e-3
+    table = model.params["encoder"]["embeddings"]["word_embeddings"]
+    model.params["encoder"]["embeddings"]["word_embeddings"] = jax.tree.map(lambda leaf: -leaf, table)
+    assert np.abs(bertjax.embed(model, TEXTS) - before).max() > 1e-3
 
 
 def test_texts_are_read_in_windows_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
