@@ -280,6 +280,12 @@ def _effective_value(config: EncoderConfig, name: str) -> Any:
         return config.mlm_act or config.hidden_act
     if name == "pos_att_type":
         return frozenset(config.pos_att_type)
+    if name == "attention_scale_size":
+        return config.attention_scale_size or config.head_dim
+    if name == "local_attention":
+        return config.local_attention // 2, config.local_attention > 0
+    if name in ("global_attn_every_n_layers", "first_global_layer"):
+        return tuple(config.is_local(layer) for layer in range(config.num_layers))
     return len(config.labels) if name == "labels" else getattr(config, name)
 
 
