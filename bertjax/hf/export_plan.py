@@ -97,6 +97,11 @@ class ExportPlan:
                 "transformers 5 runs it as the encoder that it is; versions before 5 and other programs ignore "
                 "is_causal in config.json and run a decoder"
             )
+        if self.family is not None and values.get("use_bidirectional_attention"):
+            return (
+                "transformers 5 runs it as the encoder that it is; programs that do not know "
+                "use_bidirectional_attention in config.json run a decoder"
+            )
         foreign = self.family is not None and "auto_map" in values
         return "transformers needs trust_remote_code=True and the authors' code on the Hub" if foreign else ""
 

@@ -101,6 +101,23 @@ def test_windows_count_the_query_itself_or_the_tokens_on_both_sides() -> None:
     assert transformers.Gemma3TextConfig(**written).sliding_window == 5 // 2 + 1  # as it masks
 
 
+def test_a_head_without_a_class_is_in_the_sidecar() -> None:
+    plan = plan_export(read("gemma3_text"), ("token_classification",))
+    assert (plan.architecture, plan.stored_heads) == ("Gemma3TextModel", ())
+    assert any(path.startswith("token_head/") for path in plan.sidecar_paths) and "token_head" in plan.limitation
+    assert plan_export(read("gemma2"), ("token_classification",)).architecture == "Gemma2ForTokenClassification"
+
+
+@pytest.mark.parametrize(("family", "key"), [("gemma2", "is_causal"), ("gemma3_text", "use_bidirectional_attention")])
+def test_a_decoder_that_became_an_encoder_says_so(family: str, key: str) -> None:
+    config = EncoderConfig(**{**vars(read(family, sliding_window=3)), "causal": False})
+    plan = plan_export(config, ("mlm",))
+    assert plan.family is FAMILIES[family] and plan.config_json["use_bidirectional_attention"] is True
+    assert plan.config_json["sliding_window"] == {"gemma2": 2, "gemma3_text": 4}[family]
+    assert "encoder that it is" in plan.requirement and key in plan.requirement
+    assert FAMILIES[family].parse_config(plan.config_json).causal is False
+
+
 def test_fewer_layers_than_a_period_remain_of_the_class() -> None:
     """Layers of these kinds are written as the list; the period that it is read back as computes the same."""
     values = {"local_attention": 6, "global_attn_every_n_layers": 6, "first_global_layer": 5, "local_rope_theta": 10.0}

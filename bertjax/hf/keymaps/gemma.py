@@ -56,6 +56,13 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     return dataclasses.replace(keymap, entries=entries)
 
 
+def _gemma3_keymap(config: EncoderConfig) -> KeyMap:
+    """Leaves out the token classifier, for which `transformers` has no class of Gemma 3."""
+    keymap = make_keymap(config)
+    others = tuple(entry for entry in keymap.entries if entry.head != "token_classification")
+    return dataclasses.replace(keymap, entries=others)
+
+
 def _sees_both_sides(values: dict[str, Any], where: str) -> bool:
     return bool(parse_fields(values, {_BOTH_SIDES: ("both", None, bool)}, where)["both"])
 
@@ -267,6 +274,7 @@ _FAMILIES = (
             extra_fields=_parse_gemma3,
             extra_keys=_render_gemma3,
         ),
+        make_keymap=_gemma3_keymap,
         architectures={"Gemma3ForCausalLM": ("mlm",), "Gemma3TextModel": ()},
         last_token_classes={_CLASSIFIER: unbiased_scores},
     ),
