@@ -184,7 +184,7 @@ def _render_layers(config: EncoderConfig, width: int) -> dict[str, Any]:
     }
 
 
-_STRUCTURE = _LLAMA.structure | {"embedding_scale": True, "norm_zero_centered": True}
+_STRUCTURE: dict[str, Any] = {**_LLAMA.structure, "embedding_scale": True, "norm_zero_centered": True}
 _STRUCTURE2 = _STRUCTURE | {"norm_placement": "sandwich"}
 _FIELDS = change_defaults(
     _LLAMA.fields,
