@@ -120,9 +120,11 @@ def test_a_decoder_that_became_an_encoder_says_so(family: str, key: str) -> None
 
 def test_fewer_layers_than_a_period_remain_of_the_class() -> None:
     """Layers of these kinds are written as the list; the period that it is read back as computes the same."""
-    values = {"local_attention": 6, "global_attn_every_n_layers": 6, "first_global_layer": 5, "local_rope_theta": 10.0}
-    for layers in (1, 3, 6, 8):
-        config = EncoderConfig(**{**vars(read("gemma3_text")), **values, "num_layers": layers})
+    values = {"local_attention": 6, "global_attn_every_n_layers": 6, "local_rope_theta": 10.0}
+    for layers, first in ((1, 5), (3, 0), (4, 2), (8, 5)):
+        config = EncoderConfig(
+            **{**vars(read("gemma3_text")), **values, "num_layers": layers, "first_global_layer": first}
+        )
         plan = plan_export(config, ("mlm",))
         assert (plan.architecture, plan.unsupported) == ("Gemma3ForCausalLM", ())
 
