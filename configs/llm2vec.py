@@ -3,7 +3,7 @@
     bertjax pretrain --config llm2vec:FOLDER --workdir runs/mntp --config.data.sources='text:corpus/*.txt'
     bertjax pretrain --config simcse:base ...  # their third step: sentence embeddings without labels
 
-FOLDER is a Llama, Mistral, Qwen 2 or Qwen 3, a folder or `hub:NAME` (princeton-nlp/Sheared-LLaMA-1.3B, ...); the
+FOLDER is a Llama, Mistral, Qwen 2, Qwen 3 or Gemma, a folder or `hub:NAME` (princeton-nlp/Sheared-LLaMA-1.3B, ...); the
 model's sizes, weights and tokenizer come from there. A masked token is predicted from the representation of the token
 before it, where a decoder predicts it. An export has the decoder's classes and `is_causal: false` in config.json:
 transformers 5 then lets every token see all others, older versions and other programs run it as a decoder. `smoke`

@@ -235,7 +235,14 @@ class ArchitectureConfig(Settings, group="model"):
         at_least=1,
         may_differ_from_init=True,
         read_if=lambda config: config.local_attention > 0,
-        help="With local_attention: layers 0, n, 2n, ... are global.",
+        help="With local_attention: every n-th layer is global, from `first_global_layer` on.",
+    )
+    first_global_layer: int = setting(
+        0,
+        at_least=0,
+        may_differ_from_init=True,
+        read_if=lambda config: config.local_attention > 0,
+        help="With local_attention: the first global layer; 0: ModernBERT, n - 1: Gemma 2 and 3.",
     )
     attention_bias: str = setting(
         "all",
@@ -245,6 +252,14 @@ class ArchitectureConfig(Settings, group="model"):
     )
     attention_scale: bool = setting(
         True, help="Divide scores by the root of the head size; false: T5, whose initial weights make up for it."
+    )
+    attention_scale_size: int | None = _size(
+        None,
+        read_if=lambda config: config.attention_scale,
+        help="Divide scores by the root of this (Gemma 2's query_pre_attn_scalar); None: the head size.",
+    )
+    attention_soft_cap: float | None = setting(
+        None, above=0.0, help="Scores x become c tanh(x / c), below c in size (Gemma 2, arXiv:2408.00118); None: not."
     )
     qk_norm: bool = setting(
         False, help="Norms of every head's queries and keys, before the rotation (Qwen3; arXiv:2302.05442)."
@@ -272,6 +287,9 @@ class ArchitectureConfig(Settings, group="model"):
     )
     norm_bias: bool = setting(
         True, read_if=lambda config: config.norm_type == "layer_norm", help="Biases of the norms."
+    )
+    norm_zero_centered: bool = setting(
+        False, help="Norms multiply by 1 + scale, and scales start at 0 (Gemma), so that weight decay draws them to 1."
     )
     first_attention_norm: bool = setting(
         True, help="false: the attention of the first layer reads its input without a norm (ModernBERT)."
@@ -347,6 +365,12 @@ class HeadsConfig(Settings, group="model"):
         False,
         heads=("mlm",),
         help="Divide hidden states by the root of their width before they are scored (T5, where the table is tied).",
+    )
+    logit_soft_cap: float | None = setting(
+        None,
+        above=0.0,
+        heads=("mlm", "span_boundary"),
+        help="Scores x of the vocabulary become c tanh(x / c) (Gemma 2, arXiv:2408.00118); None: they stay.",
     )
     enhanced_decoder: bool = setting(
         False,

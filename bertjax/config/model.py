@@ -199,7 +199,7 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
 
     def is_local(self, layer: int) -> bool:
         """Returns whether this layer has local attention."""
-        return self.local_attention > 0 and layer % self.global_attn_every_n_layers != 0
+        return self.local_attention > 0 and (layer - self.first_global_layer) % self.global_attn_every_n_layers != 0
 
     def group_of(self, layer: int) -> int:
         """Returns the index of the group of shared parameters that a layer uses.
@@ -321,8 +321,7 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
             f"attention_bias={config.attention_bias} and attention_position=relative: the relative scores have biases "
             "of their own; set attention_bias=none"
         )
-    if not config.attention_scale and position in ("disentangled", "relative"):
-        yield f"attention_scale=false and attention_position={position}: these scores are sums that are scaled together"
+    yield from _invalid_scores(config)
     if position in ("disentangled", "relative", "relative_bias") and config.attention_implementation not in (
         "auto",
         "xla",
@@ -336,6 +335,20 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
         yield "position_buckets must be 0 (a row for every distance) or at least 2"
 
 
+def _invalid_scores(config: EncoderConfig) -> Iterator[str]:
+    position, size, cap = config.attention_position, config.attention_scale_size, config.attention_soft_cap
+    if (size is not None or not config.attention_scale) and position in ("disentangled", "relative"):
+        setting = "attention_scale=false" if size is None else f"attention_scale_size={size}"
+        yield f"{setting} and attention_position={position}: these scores are sums that are scaled together"
+    if size is not None and not config.attention_scale:
+        yield f"attention_scale_size={size} needs attention_scale=true"
+    if cap is not None and (position not in ("none", "rotary") or config.attention_class is not None):
+        other = f"attention_position={position}" if config.attention_class is None else "attention_class"
+        yield f"attention_soft_cap caps products of queries and keys, not the scores of {other}; set it to None"
+    if cap is not None and config.attention_implementation == "cudnn":
+        yield "attention_implementation=cudnn cannot cap scores: attention_soft_cap needs another kernel, such as auto"
+
+
 def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
     shared = config.num_groups is not None
     if config.global_attn_every_n_layers > 1 and config.local_attention == 0:
@@ -344,6 +357,11 @@ def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
         yield (
             f"local_attention={config.local_attention} has no effect: with global_attn_every_n_layers=1 every layer is "
             "global"
+        )
+    if config.local_attention > 0 and config.first_global_layer >= config.global_attn_every_n_layers:
+        yield (
+            f"first_global_layer {config.first_global_layer} must be less than global_attn_every_n_layers "
+            f"{config.global_attn_every_n_layers}"
         )
     if not config.first_attention_norm and (config.norm_placement == "post" or shared):
         yield (

@@ -6,6 +6,7 @@ A preset holds what its authors' code computes (Google's BERT has the tanh GELU 
 
 from __future__ import annotations
 
+from bertjax.config.gemma_presets import GEMMA_PRESETS
 from bertjax.config.seq2seq_presets import SEQ2SEQ_PRESETS, Values, layer_sizes
 from bertjax.errors import UserError
 
@@ -357,6 +358,7 @@ PRESETS: dict[str, Values] = {
     "gpt2-medium": layer_sizes(24, 1024) | _GPT2,
     "gpt2-large": layer_sizes(36, 1280) | _GPT2,
     "gpt2-xl": layer_sizes(48, 1600) | _GPT2,
+    **GEMMA_PRESETS,
     **SEQ2SEQ_PRESETS,
 }
 

@@ -56,10 +56,11 @@ def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: Encode
         array, shape = np.asarray(leaf), new_shapes.get(path)
         if shape is None:  # a table that the new model lacks
             continue
+        offset = float(old.norm_zero_centered and path.endswith("/scale"))  # norms multiply by offset + scale
         if axes[path] and axes[path][0] == "num_layers":
             layers = layer_sources(old.num_layers, new.num_layers, how) - (old.num_layers - len(array))
             layers = layers[new.num_layers - shape[0] :]
-            array, axis_from = _take_layers(path, array, layers, how, len(leaf)), 1
+            array, axis_from = _take_layers(path, array, layers, how, len(leaf), offset), 1
         else:
             axis_from = 0
         for axis in range(axis_from, array.ndim):
@@ -68,7 +69,7 @@ def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: Encode
                     array.shape[axis], shape[axis], units_together(axes[path][axis], array.shape[axis], old)
                 )
                 is_divided = how != "tile" and _is_summed(path, axis - array.ndim, "mlm_head/table" in new_shapes)
-                array = _widen(array, axis, sources, is_divided)
+                array = _widen(array, axis, sources, is_divided, offset)
         grown[path] = array
     return unflatten_tree(grown)
 
@@ -97,10 +98,10 @@ def tiled_sources(old: int, new: int, unit: int = 1) -> np.ndarray:
     return (np.arange(new) - offset) % old
 
 
-def _take_layers(path: str, stack: np.ndarray, layers: np.ndarray, how: str, count: int) -> np.ndarray:
+def _take_layers(path: str, stack: np.ndarray, layers: np.ndarray, how: str, count: int, offset: float) -> np.ndarray:
     """Copies layers; a norm that the copied first layer lacks is one that does nothing."""
     taken = stack[np.maximum(layers, 0)]
-    taken[layers < 0] = float(path.endswith("/scale"))
+    taken[layers < 0] = float(path.endswith("/scale")) - offset
     if how == "identity" and any(part in path for part in _OUTPUTS):
         taken[count:] = 0.0
     return taken
@@ -113,12 +114,12 @@ def _is_summed(path: str, axis: int, untied: bool) -> bool:
     return (path.endswith("/kernel") and axis == -2) or (not untied and path.startswith("mlm_head/norm/"))
 
 
-def _widen(array: np.ndarray, axis: int, sources: np.ndarray, is_divided: bool) -> np.ndarray:
+def _widen(array: np.ndarray, axis: int, sources: np.ndarray, is_divided: bool, offset: float) -> np.ndarray:
     taken = np.take(array, sources, axis)
     if not is_divided:
         return taken
     copies = np.bincount(sources, minlength=array.shape[axis])[sources].astype(array.dtype)
-    return taken / copies.reshape([-1 if each == axis else 1 for each in range(array.ndim)])
+    return (taken + offset) / copies.reshape([-1 if each == axis else 1 for each in range(array.ndim)]) - offset
 
 
 def size_axes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, list[str]]:

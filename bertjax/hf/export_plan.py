@@ -97,6 +97,11 @@ class ExportPlan:
                 "transformers 5 runs it as the encoder that it is; versions before 5 and other programs ignore "
                 "is_causal in config.json and run a decoder"
             )
+        if self.family is not None and values.get("use_bidirectional_attention"):
+            return (
+                "transformers 5 runs it as the encoder that it is; programs that do not know "
+                "use_bidirectional_attention in config.json run a decoder"
+            )
         foreign = self.family is not None and "auto_map" in values
         return "transformers needs trust_remote_code=True and the authors' code on the Hub" if foreign else ""
 
@@ -280,6 +285,12 @@ def _effective_value(config: EncoderConfig, name: str) -> Any:
         return config.mlm_act or config.hidden_act
     if name == "pos_att_type":
         return frozenset(config.pos_att_type)
+    if name == "attention_scale_size":
+        return config.attention_scale_size or config.head_dim
+    if name == "local_attention":
+        return config.local_attention // 2, config.local_attention > 0
+    if name in ("global_attn_every_n_layers", "first_global_layer"):
+        return tuple(config.is_local(layer) for layer in range(config.num_layers))
     return len(config.labels) if name == "labels" else getattr(config, name)
 
 

@@ -16,7 +16,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, einsum, make_norm
+from bertjax.models.linear import Key, Linear, einsum, make_norm, soft_cap
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
 from bertjax.models.pallas.attention import pallas_attention
 from bertjax.models.rope import rotate
@@ -122,8 +122,8 @@ class Attention(nnx.Module):
         q = self.split_heads(self.query(x))
         q = q if self.query_norm is None else self.query_norm(q)
         q = q if context.rotation is None else rotate(q, context.rotation)
-        if not self.config.attention_scale:
-            q = q * math.sqrt(self.config.head_dim)  # by which the kernels divide
+        if (scale := score_scale(self.config)) != 1.0:
+            q = q * scale
         if not isinstance(source, KeyValues):
             source = self.key_values(x if source is None else source, context)
         return q, self.copy_heads(source.keys), self.copy_heads(source.values)
@@ -184,7 +184,7 @@ class SelfAttention(Attention):
     incremental = True
 
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
-        """Returns q k / sqrt(H), float32. Args: as in `Attention.scores`."""
+        """Returns q k / sqrt(H), float32, capped where configured. Args: as in `Attention.scores`."""
         return dot_product_scores(q, k, self.config)
 
     def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
@@ -204,8 +204,8 @@ def dot_product_attention(
 ) -> Queries:
     """Computes softmax(q k / sqrt(H)) v with the kernel that config and platform call for; softmax in float32.
 
-    Queries that see no key (padding out of reach) get zero, as in torch. Other padding differs between the kernels:
-    outputs at padding must not be used.
+    Scores are capped before the softmax where the config says so. Queries that see no key (padding out of reach) get
+    zero, as in torch. Other padding differs between the kernels: outputs at padding must not be used.
 
     Args:
         q, k, v: queries [B, S, N, H], keys and values [B, K, N, H].
@@ -219,9 +219,10 @@ def dot_product_attention(
     if implementation == "cudnn":
         out = attention_kernels.cudnn_attention(q, k, v, context)
     elif implementation == "pallas":
-        out = pallas_attention(q, k, v, context, config.compute_dtype, config.attention_dropout, key)
+        rate, cap = config.attention_dropout, config.attention_soft_cap
+        out = pallas_attention(q, k, v, context, config.compute_dtype, rate, key, soft_cap=cap)
     elif implementation in ("splash", "interpret"):
-        out = attention_kernels.splash_attention(q, k, v, context, config.compute_dtype, implementation == "interpret")
+        out = attention_kernels.splash_attention(q, k, v, context, config, implementation == "interpret")
     elif context.mask is None and should_block(q.shape[1], context.window):
         blocks = split_blocks(q, k, v, context, block_size(context.window))
         out = merge_blocks(attend(*blocks, config, key), *q.shape[:2])
@@ -236,8 +237,15 @@ def dot_product_attention(
 def dot_product_scores(
     q: Float[Array, "C Q N H"], k: Float[Array, "C K N H"], config: EncoderConfig
 ) -> Float[Array, "C N Q K"]:
-    """Computes q k / sqrt(H), float32. Args: as in `dot_product_attention`."""
-    return einsum("bqnh,bknh->bnqk", q, k, config) / math.sqrt(config.head_dim)
+    """Computes q k / sqrt(H), float32, capped where configured. Args: as in `dot_product_attention`."""
+    scores = einsum("bqnh,bknh->bnqk", q, k, config) / math.sqrt(config.head_dim)
+    return soft_cap(scores, config.attention_soft_cap)
+
+
+def score_scale(config: EncoderConfig) -> float:
+    """Returns the factor of queries that makes up for what the kernels divide scores by, the root of the head size."""
+    size = config.attention_scale_size if config.attention_scale else 1
+    return 1.0 if size is None else math.sqrt(config.head_dim / size)
 
 
 @jax.named_scope("softmax")

@@ -78,6 +78,8 @@ def kernel_limitation(
         return f"needs a head size of {', '.join(map(str, _PALLAS_HEADS))}, not {config.head_dim}"
     if kernel in ("interpret", "pallas"):
         return ""
+    if kernel == "cudnn" and config.attention_soft_cap is not None:
+        return "cannot cap scores: attention_soft_cap must be None"
     if config.compute_dtype != "bfloat16":
         return f"multiplies in bfloat16: compute_dtype must not be {config.compute_dtype}"
     if kernel == "cudnn" and (config.head_dim % 8 or config.head_dim > _CUDNN_MAX_HEAD):
@@ -110,7 +112,7 @@ def splash_attention(
     k: Float[Array, "B K N H"],
     v: Float[Array, "B K N H"],
     context: AttentionContext,
-    dtype: Any,
+    config: EncoderConfig,
     interpret: bool,
 ) -> Float[Array, "B S N H"]:
     """Computes attention with the TPU kernel `splash_attention`, which skips blocks of scores without a visible key.
@@ -120,7 +122,7 @@ def splash_attention(
 
     Args:
         q, k, v, context: as in `dot_product_attention`.
-        dtype: type of the operands.
+        config: type of the operands, and cap of the scores.
         interpret: runs the kernel as ordinary jax, for tests.
     """
     length, width = q.shape[1], q.shape[3]
@@ -131,11 +133,11 @@ def splash_attention(
 
     def heads_first(x: Array) -> Array:
         """[B, S, N, H] -> [B, N, S, H], padded."""
-        return pad(x.astype(dtype)).transpose(0, 2, 1, 3)
+        return pad(x.astype(config.compute_dtype)).transpose(0, 2, 1, 3)
 
     scaled = q.astype(jnp.float32) / math.sqrt(width)  # the kernel does not scale
     key_ids = context.segment_ids if context.key_segment_ids is None else context.key_segment_ids
-    run = functools.partial(_run_splash, context.window, context.causal, interpret)
+    run = functools.partial(_run_splash, context.window, context.causal, interpret, config.attention_soft_cap)
     segments = pad(context.segment_ids), pad(key_ids)
     # the compiler cannot split it
     out = per_device(run, (1, 1, 1, None, None), 1, *map(heads_first, (scaled, k, v)), *segments)
@@ -146,6 +148,7 @@ def _run_splash(
     window: int,
     causal: bool,
     interpret: bool,
+    soft_cap: float | None,
     q: Float[Array, "B N S H"],
     k: Float[Array, "B N K H"],
     v: Float[Array, "B N K H"],
@@ -155,13 +158,19 @@ def _run_splash(
     from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
 
     lengths = q.shape[2], k.shape[2]
-    kernel = _splash_kernel(q.shape[1], lengths, window, causal, interpret, q.shape[3] % LANES > 0)
+    kernel = _splash_kernel(q.shape[1], lengths, window, causal, interpret, q.shape[3] % LANES > 0, soft_cap)
     return jax.vmap(lambda q, k, v, *ids: kernel(q, k, v, segment_ids=SegmentIds(*ids)))(q, k, v, query_ids, key_ids)
 
 
 @functools.lru_cache(maxsize=32)
 def _splash_kernel(
-    heads: int, shape: tuple[int, int], window: int, causal: bool, interpret: bool, sequence_minor: bool
+    heads: int,
+    shape: tuple[int, int],
+    window: int,
+    causal: bool,
+    interpret: bool,
+    sequence_minor: bool,
+    soft_cap: float | None,
 ) -> Any:
     """Builds the kernel for one sequence; the mask is analyzed once, on the host.
 
@@ -185,6 +194,11 @@ def _splash_kernel(
     sizes = kernels.BlockSizes(*blocks, *blocks, block_q, block_k, **layouts)
     with jax.ensure_compile_time_eval():
         kernel = kernels.make_splash_mha(
-            masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
+            masks.MultiHeadMask([mask] * heads),
+            block_sizes=sizes,
+            head_shards=1,
+            q_seq_shards=1,
+            attn_logits_soft_cap=soft_cap,
+            interpret=interpret,
         )
         return jax.tree.map(np.asarray, kernel)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, activation, dot, initializer, make_norm
+from bertjax.models.linear import Key, Linear, activation, dot, initializer, make_norm, soft_cap
 from bertjax.models.mesh import shard_batch, unshard_table
 
 
@@ -71,6 +71,7 @@ def tied_logits(
     logits = dot(hidden, unshard_table(table), config.compute_dtype, "float32", True)
     if bias is not None:
         logits = logits + jnp.expand_dims(bias[...], range(logits.ndim - 1))
+    logits = soft_cap(logits, config.logit_soft_cap)
     if config.table_size > config.vocab_size:
         real = jnp.arange(config.table_size) < config.vocab_size
         logits = jnp.where(jnp.expand_dims(real, range(logits.ndim - 1)), logits, jnp.finfo(jnp.float32).min)

@@ -16,7 +16,17 @@ from bertjax.models.attention import Attention, CrossAttention, Hidden, KeyValue
 from bertjax.models.attention_context import AttentionContext, CrossInput
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, LayerNorm, Linear, Norm, activation, leave_out_bias, make_norm, recompute
+from bertjax.models.linear import (
+    Key,
+    LayerNorm,
+    Linear,
+    Norm,
+    activation,
+    leave_out_bias,
+    make_norm,
+    norm_factors,
+    recompute,
+)
 from bertjax.models.pallas.norm import NormWeights, add_and_normalize, choose_norm_kernel
 from bertjax.models.relative_attention import RelativeAttention
 from bertjax.models.relative_bias import BiasedAttention
@@ -149,7 +159,7 @@ class Layer(nnx.Module):
             norm: norm that follows.
             rate, key: as in `dropout`.
         """
-        assert norm is not None and norm.scale is not None
+        assert norm is not None
         if not choose_norm_kernel(self.config, key if rate else None):
             total = x + dropout(_normed(block, run()), rate, key)
             return norm(total), total
@@ -157,7 +167,7 @@ class Layer(nnx.Module):
         with leave_out_bias(block.output if is_last else None) as bias:
             out = _normed(block, run())
         norm_bias = norm.bias[...] if isinstance(norm, LayerNorm) and norm.bias is not None else None
-        weights = NormWeights(bias, norm.scale[...], norm_bias)
+        weights = NormWeights(bias, norm_factors(norm), norm_bias)
         keeps = self.config.norm_placement != "post"
         results = add_and_normalize(out, x, weights, rate, key, isinstance(norm, LayerNorm), norm.epsilon, keeps)
         return results[0], results[-1]

@@ -54,22 +54,26 @@ def recompute(function: Callable) -> Callable:
 
 
 class LayerNorm(nnx.LayerNorm):
-    """`nnx.LayerNorm`; on accelerators its backward pass is `normalize`'s."""
+    """`nnx.LayerNorm`, or with 1 + scale in place of the scale; on accelerators its backward pass is `normalize`'s."""
+
+    zero_centered = False
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
-        if mask is not None or self.scale is None or target_platform() == "cpu":
+        if mask is not None or self.scale is None or (target_platform() == "cpu" and not self.zero_centered):
             return super().__call__(x, mask=mask)
         bias = None if self.bias is None else self.bias[...]
-        return normalize(x, self.scale[...], bias, True, self.epsilon, self.dtype)
+        return normalize(x, norm_factors(self), bias, True, self.epsilon, self.dtype)
 
 
 class RMSNorm(nnx.RMSNorm):
-    """`nnx.RMSNorm`; on accelerators its backward pass is `normalize`'s."""
+    """`nnx.RMSNorm`, or with 1 + scale in place of the scale; on accelerators its backward pass is `normalize`'s."""
+
+    zero_centered = False
 
     def __call__(self, x: Array, mask: Array | None = None) -> Array:
-        if mask is not None or self.scale is None or target_platform() == "cpu":
+        if mask is not None or self.scale is None or (target_platform() == "cpu" and not self.zero_centered):
             return super().__call__(x, mask=mask)
-        return normalize(x, self.scale[...], None, False, self.epsilon, self.dtype)
+        return normalize(x, norm_factors(self), None, False, self.epsilon, self.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
@@ -122,6 +126,12 @@ def _normalize_backward(centered: bool, epsilon: float, dtype: Any, saved: tuple
 
 normalize.defvjp(_normalize_forward, _normalize_backward)
 Norm = LayerNorm | RMSNorm
+
+
+def norm_factors(norm: Norm) -> Float[Array, "D"]:
+    """Returns what a norm multiplies every channel with."""
+    assert norm.scale is not None
+    return 1.0 + norm.scale[...] if norm.zero_centered else norm.scale[...]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -287,16 +297,14 @@ def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
         config: kind, epsilon, bias and dtype.
         rngs: stream of the parameters.
     """
+    draw = jax.nn.initializers.zeros if config.norm_zero_centered else jax.nn.initializers.ones
+    options: Any = {"epsilon": config.layer_norm_eps, "dtype": jnp.dtype(config.result_dtype), "scale_init": draw}
     if config.norm_type == "rms_norm":
-        return RMSNorm(size, epsilon=config.layer_norm_eps, dtype=jnp.dtype(config.result_dtype), rngs=rngs)
-    return LayerNorm(
-        size,
-        epsilon=config.layer_norm_eps,
-        use_bias=config.norm_bias,
-        use_fast_variance=False,
-        dtype=jnp.dtype(config.result_dtype),
-        rngs=rngs,
-    )
+        norm: Norm = RMSNorm(size, **options, rngs=rngs)
+    else:
+        norm = LayerNorm(size, **options, use_bias=config.norm_bias, use_fast_variance=False, rngs=rngs)
+    norm.zero_centered = config.norm_zero_centered
+    return norm
 
 
 def initializer(config: EncoderConfig, scale_residual: bool = False) -> jax.nn.initializers.Initializer:
@@ -308,6 +316,11 @@ def initializer(config: EncoderConfig, scale_residual: bool = False) -> jax.nn.i
     draw = {"truncated_normal": jax.nn.initializers.truncated_normal, "normal": jax.nn.initializers.normal}
     scale = math.sqrt(2 * config.num_layers) if scale_residual else 1.0
     return draw[config.initializer](config.initializer_range / scale)
+
+
+def soft_cap(scores: Array, cap: float | None) -> Array:
+    """Returns `cap * tanh(scores / cap)`, whose size stays below `cap`; None = the scores as they are."""
+    return scores if cap is None else cap * jnp.tanh(scores / cap)
 
 
 def activation(name: str) -> Activation:

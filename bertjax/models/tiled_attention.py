@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import keep_mask
-from bertjax.models.linear import Key, float32_einsum
+from bertjax.models.linear import Key, float32_einsum, soft_cap
 from bertjax.models.mesh import per_device
 
 MAX_TILE_SCORES = 3 << 18
@@ -35,43 +35,45 @@ def tiled_attention(
     config: EncoderConfig,
     key: Key | None,
 ) -> Float[Array, "C Q N H"]:
-    """Computes softmax(q k / sqrt(H)) v, float32; drops the same probabilities as the plain form.
+    """Computes softmax(q k / sqrt(H)) v, float32; caps scores and drops probabilities as the plain form does.
 
     Args: as in `dot_product_attention`; `mask` is True where a query sees a key.
     """
-    compute, rate = config.compute_dtype, config.attention_dropout
+    compute, rate, cap = config.compute_dtype, config.attention_dropout, config.attention_soft_cap
     if key is None or rate == 0.0:
-        run: Callable = functools.partial(_attention, compute, 1.0)
+        run: Callable = functools.partial(_attention, compute, 1.0, cap)
         return per_device(lambda q, k, v, mask: run(q, k, v, mask, None), (2, 2, 2, None), 2, q, k, v, mask)
     keep, scale = keep_mask(key, rate, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
-    run = functools.partial(_attention, compute, scale)
+    run = functools.partial(_attention, compute, scale, cap)
     return per_device(run, (2, 2, 2, None, 1), 2, q, k, v, mask, keep)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(compute: str, scale: float, q: Array, k: Array, v: Array, mask: Array, keep: Array | None) -> Array:
-    return _forward(compute, scale, q, k, v, mask, keep)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _attention(
+    compute: str, scale: float, cap: float | None, q: Array, k: Array, v: Array, mask: Array, keep: Array | None
+) -> Array:
+    return _forward(compute, scale, cap, q, k, v, mask, keep)[0]
 
 
 def _forward(
-    compute: str, scale: float, q: Array, k: Array, v: Array, mask: Array, keep: Array | None
+    compute: str, scale: float, cap: float | None, q: Array, k: Array, v: Array, mask: Array, keep: Array | None
 ) -> tuple[Array, Any]:
     tiles = Tiles(q.shape, k.shape[1])
     # The empty arrays carry the dtypes that the gradients must have.
     likes = tuple(jnp.zeros((), x.dtype) for x in (q, k, v))
     inputs = (*(tiles.split(x.astype(compute)) for x in (q, k, v)), tiles.split_scores(keep))
-    out, logsumexp = tiles.map(functools.partial(_tile_forward, scale), mask, *inputs)
+    out, logsumexp = tiles.map(functools.partial(_tile_forward, scale, cap), mask, *inputs)
     return tiles.join(out), (inputs, mask, out, logsumexp, likes)
 
 
-def _backward(compute: str, scale: float, saved: tuple, grad: Array) -> tuple:
+def _backward(compute: str, scale: float, cap: float | None, saved: tuple, grad: Array) -> tuple:
     inputs, mask, out, logsumexp, likes = saved
     tiles = Tiles((*grad.shape[:3], inputs[0].shape[4]), inputs[1].shape[3])
     assert inputs[0].shape[1:4] == (tiles.sequences, tiles.heads, grad.shape[1])
     grad_out = tiles.split(grad)
     # Mean gradient of a query's probabilities, from the output: sum over keys of p * (grad . v) = grad . out.
     means = (grad_out.astype(jnp.float32) * out).sum(axis=-1)
-    run = functools.partial(_tile_backward, scale)
+    run = functools.partial(_tile_backward, scale, cap)
     grads = tiles.map(run, mask, *inputs, logsumexp, means, grad_out.astype(compute))
     joined = (tiles.join(x).astype(like.dtype) for x, like in zip(grads, likes, strict=True))
     return (*joined, None, None)
@@ -80,9 +82,11 @@ def _backward(compute: str, scale: float, saved: tuple, grad: Array) -> tuple:
 _attention.defvjp(_forward, _backward)
 
 
-def _tile_forward(scale: float, mask: Array, q: Array, k: Array, v: Array, keep: Array | None) -> tuple[Array, Array]:
+def _tile_forward(
+    scale: float, cap: float | None, mask: Array, q: Array, k: Array, v: Array, keep: Array | None
+) -> tuple[Array, Array]:
     """Returns the averaged values [r, n, Q, H] and the logsumexp of the scores [r, n, Q] of one tile, float32."""
-    scores = _scores(q, k, mask)
+    scores = _masked(_scores(q, k, cap), mask)
     with jax.named_scope("softmax"):
         highest = scores.max(axis=-1, keepdims=True)
         probabilities = jnp.exp(scores - highest)
@@ -94,6 +98,7 @@ def _tile_forward(scale: float, mask: Array, q: Array, k: Array, v: Array, keep:
 
 def _tile_backward(
     scale: float,
+    cap: float | None,
     mask: Array,
     q: Array,
     k: Array,
@@ -104,18 +109,24 @@ def _tile_backward(
     grad_out: Array,
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients of q, k and v of one tile (the FlashAttention backward pass)."""
+    scores = _scores(q, k, cap)
     with jax.named_scope("softmax"):
-        probabilities = jnp.exp(_scores(q, k, mask) - logsumexp[..., None])
+        probabilities = jnp.exp(_masked(scores, mask) - logsumexp[..., None])
     grad_v = float32_einsum("rnqk,rnqh->rnkh", _drop(probabilities, keep, scale).astype(v.dtype), grad_out)
     grad_probabilities = _drop(float32_einsum("rnqh,rnkh->rnqk", grad_out, v), keep, scale)
     with jax.named_scope("softmax"):
         grad_scores = probabilities * (grad_probabilities - means[..., None]) / math.sqrt(q.shape[-1])
+        if cap is not None:
+            grad_scores = grad_scores * (1.0 - jnp.square(scores / cap))
         grad_scores = grad_scores.astype(q.dtype)
     return float32_einsum("rnqk,rnkh->rnqh", grad_scores, k), float32_einsum("rnqk,rnqh->rnkh", grad_scores, q), grad_v
 
 
-def _scores(q: Array, k: Array, mask: Array) -> Array:
-    scores = float32_einsum("rnqh,rnkh->rnqk", q, k) / math.sqrt(q.shape[-1])
+def _scores(q: Array, k: Array, cap: float | None) -> Array:
+    return soft_cap(float32_einsum("rnqh,rnkh->rnqk", q, k) / math.sqrt(q.shape[-1]), cap)
+
+
+def _masked(scores: Array, mask: Array) -> Array:
     return jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
 
 

@@ -197,15 +197,15 @@ def random_params(config: EncoderConfig, heads: tuple[str, ...], seed: int = 2) 
         heads: heads of the model.
         seed: seed of the draws.
     """
-    return draw_like(abstract_params(config, heads), seed)
+    return draw_like(abstract_params(config, heads), seed, 0.0 if config.norm_zero_centered else 1.0)
 
 
-def draw_like(shapes: Params, seed: int = 2) -> Params:
-    """Returns random parameters; norm scales are around one, else all tokens would look alike."""
+def draw_like(shapes: Params, seed: int = 2, scales: float = 1.0) -> Params:
+    """Returns random parameters; norm scales are around `scales`, else all tokens would look alike."""
     draw = np.random.default_rng(seed).standard_normal
 
     def random(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        center = 1.0 if path[-1].key == "scale" else 0.0
+        center = scales if path[-1].key == "scale" else 0.0
         return (center + 0.1 * draw(leaf.shape)).astype(leaf.dtype)
 
     return jax.device_put(jax.tree_util.tree_map_with_path(random, shapes))

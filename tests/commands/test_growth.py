@@ -41,6 +41,7 @@ ALBERT = dataclasses.replace(POST, embedding_size=6, num_groups=1)
 LLAMA = dataclasses.replace(
     PRE, num_heads=6, head_size=4, num_key_value_heads=3, qk_norm=True, norm_type="rms_norm", tie_word_embeddings=False
 )
+CENTERED = dataclasses.replace(PRE, norm_zero_centered=True, first_global_layer=1)
 DOUBLED = {"hidden_size": 24, "num_heads": 6, "intermediate_size": 20}
 
 
@@ -86,11 +87,13 @@ def test_tiles_are_those_of_modernbert() -> None:
     assert np.array_equal(grown["encoder/attention_norms/layers/scale"], norms[[0, 1, 1]][:, wide])
 
 
-def test_a_first_layer_without_norm_is_copied_with_one_that_does_nothing() -> None:
-    new = dataclasses.replace(PRE, num_layers=5)
-    grown = flatten_tree(grow(random_params(PRE, HEADS), HEADS, PRE, new, "stack"))
-    norms = grown["encoder/attention_norms/layers/scale"]
-    assert norms.shape == (4, 12) and np.array_equal(norms[2], np.ones(12)) and not np.array_equal(norms[3], norms[2])
+@pytest.mark.parametrize("centered", [False, True])
+def test_a_first_layer_without_norm_is_copied_with_one_that_does_nothing(centered: bool) -> None:
+    old = dataclasses.replace(PRE, norm_zero_centered=centered)
+    grown = flatten_tree(grow(random_params(old, HEADS), HEADS, old, dataclasses.replace(old, num_layers=5), "stack"))
+    norms, factor = grown["encoder/attention_norms/layers/scale"], 0.0 if centered else 1.0
+    assert norms.shape == (4, 12) and not np.array_equal(norms[3], norms[2])
+    assert np.array_equal(norms[2], np.full(12, factor))
 
 
 @pytest.mark.long
@@ -98,7 +101,7 @@ def test_a_first_layer_without_norm_is_copied_with_one_that_does_nothing() -> No
     "config",
     [
         pytest.param(config, id=name, marks=[] if name == "pre" else pytest.mark.weekly)
-        for name, config in {"post": POST, "pre": PRE, "albert": ALBERT, "llama": LLAMA}.items()
+        for name, config in {"post": POST, "pre": PRE, "albert": ALBERT, "llama": LLAMA, "centered": CENTERED}.items()
     ],
 )
 def test_whole_multiples_compute_what_the_source_does(config: EncoderConfig) -> None:

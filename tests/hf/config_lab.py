@@ -313,8 +313,9 @@ def _short(error: Exception) -> str:
 
 
 def _equal(first: Arrays, second: Arrays) -> bool:
+    """Compares outputs, up to rounding: the norms of Gemma compute in float32 in every model."""
     return first.keys() == second.keys() and all(
-        first[name].shape == second[name].shape and np.allclose(first[name], second[name], 1e-6, 1e-7, equal_nan=True)
+        first[name].shape == second[name].shape and np.allclose(first[name], second[name], 1e-6, 1e-6, equal_nan=True)
         for name in first
     )
 

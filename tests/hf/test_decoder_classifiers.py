@@ -26,6 +26,9 @@ CLASSES: dict[str, dict[str, Any]] = {
     "Mistral": LAYERS | {"sliding_window": None, "num_key_value_heads": 1},
     "Qwen2": LAYERS | {"num_key_value_heads": 2},
     "Qwen3": LAYERS | {"num_key_value_heads": 1, "head_dim": 8},
+    "Gemma": LAYERS | {"num_key_value_heads": 1, "head_dim": 8},
+    "Gemma2": LAYERS | {"num_key_value_heads": 1, "head_dim": 8, "sliding_window": 3},
+    "Gemma3Text": LAYERS | {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 2},
     "GPT2": {"n_layer": 1, "n_head": 2},
     "ModernBertDecoder": LAYERS | {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
 }

@@ -132,7 +132,13 @@ DECODERS: dict[str, dict[str, Any]] = {
     "rotary, local, grouped, pre": {
         **{"attention_position": "rotary", "position_embedding": "none", "local_attention": 4, "num_layers": 3},
         **{"global_attn_every_n_layers": 2, "num_key_value_heads": 2, "norm_placement": "pre", "qk_norm": True},
-        **{"first_attention_norm": False},
+        **{
+            "first_attention_norm": False,
+            "first_global_layer": 1,
+            "attention_scale_size": 5,
+            "attention_soft_cap": 0.7,
+        },
+        **{"logit_soft_cap": 0.9, "norm_zero_centered": True},
     },
     "disentangled, shared": {"attention_position": "disentangled", "position_embedding": "none", "num_groups": 1},
     "relative": {

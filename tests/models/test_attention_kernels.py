@@ -73,13 +73,42 @@ def test_splash_interpreted_is_the_plain_form(window: int, causal: bool) -> None
 
 
 @pytest.mark.long
+def test_splash_caps_scores() -> None:
+    config = dataclasses.replace(PLAIN, attention_soft_cap=0.5)
+    expected = values_and_gradients(config, 30, True)
+    result = values_and_gradients(with_implementation(config, "interpret"), 30, True)
+    for name, mine, plain in zip(("out", "dq", "dk", "dv"), result, expected, strict=True):
+        assert np.abs(mine - plain).max() <= 2e-6 * max(1.0, np.abs(plain).max()), name
+
+
+def test_scores_are_capped_or_the_cap_is_refused() -> None:
+    capped = dataclasses.replace(NARROW, attention_soft_cap=0.5)
+    with pytest.raises(UserError, match="attention_implementation=cudnn cannot cap scores"):
+        with_implementation(capped, "cudnn")
+    x, context = jnp.zeros((2, 8, HEADS, 64), jnp.bfloat16), AttentionContext(jnp.ones((2, 8), jnp.int32))
+    assert not attention_kernels.kernel_limitation("cudnn", NARROW, context, x, x, False)
+    assert "cannot cap scores" in attention_kernels.kernel_limitation("cudnn", capped, context, x, x, False)
+    for changes, words in (
+        ({"attention_position": "relative_bias"}, "not the scores of attention_position=relative_bias"),
+        ({"attention_position": "relative", "attention_bias": "none"}, "not the scores of"),
+        ({"attention_position": "disentangled"}, "not the scores of"),
+    ):
+        with pytest.raises(UserError, match=words):
+            dataclasses.replace(capped, **changes)
+    with pytest.raises(UserError, match="attention_scale_size=9 and attention_position=disentangled"):
+        dataclasses.replace(NARROW, attention_position="disentangled", attention_scale_size=9)
+    with pytest.raises(UserError, match="attention_scale_size=9 needs attention_scale=true"):
+        dataclasses.replace(NARROW, attention_scale=False, attention_scale_size=9)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("window", "causal"), INTERPRETED)
 def test_splash_is_finite_at_padding_which_is_not_cleared(window: int, causal: bool) -> None:
     draw = np.random.default_rng(0).normal(size=(3, ROWS, LENGTH, HEADS, WIDTH))
     context = AttentionContext(segments(), window, causal)
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out = attention_kernels.splash_attention(q, k, v, context, "float32", interpret=True)
+        out = attention_kernels.splash_attention(q, k, v, context, PLAIN, interpret=True)
         return jnp.square(out).sum(), out
 
     qkv = (jnp.asarray(each, jnp.float32) for each in draw)

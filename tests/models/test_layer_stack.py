@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
 from bertjax.models.layer import Layer
 from bertjax.models.layer_stack import ScanRun, init_attention_norms, init_layers, run_layers, scan_runs
 from bertjax.types import Params
@@ -46,6 +47,17 @@ def test_what_is_left_of_a_pattern_runs_last() -> None:
         ScanRun(0, 2, (GLOBAL, LOCAL, LOCAL)),
         ScanRun(6, 1, (GLOBAL, LOCAL)),
     ]
+
+
+def test_the_last_layers_of_a_period_can_be_global() -> None:
+    """26 = 4 x 6 + 2, as in Gemma 3."""
+    pattern = (LOCAL,) * 5 + (GLOBAL,)
+    assert of(26, local_attention=4, global_attn_every_n_layers=6, first_global_layer=5) == [
+        ScanRun(0, 4, pattern),
+        ScanRun(24, 1, (LOCAL, LOCAL)),
+    ]
+    with pytest.raises(UserError, match="first_global_layer 6 must be less than global_attn_every_n_layers 6"):
+        of(26, local_attention=4, global_attn_every_n_layers=6, first_global_layer=6)
 
 
 def test_groups_of_shared_layers_are_scans_of_their_own() -> None:

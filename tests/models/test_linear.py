@@ -224,3 +224,25 @@ def test_einsum_on_accelerators_multiplies_no_float32_backward(monkeypatch: pyte
     assert len(matmuls()) == 3 and not any("xf32>" in operands for operands in matmuls())
     for result, exact in zip(gradients(a, b), expected, strict=True):
         assert result.dtype == jnp.float32 and np.abs(result - exact).max() <= 0.02 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+def test_norms_around_zero_multiply_by_one_more(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_config = EncoderConfig(norm_type=kind, layer_norm_eps=1e-5)
+    config = dataclasses.replace(plain_config, norm_zero_centered=True)
+    plain, norm = (make_norm(6, each, KeyStream(jax.random.key(0))) for each in (plain_config, config))
+    assert not np.any(norm.scale[...]) and np.all(plain.scale[...] == 1.0)
+    x, scale = (jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32) for shape in ((4, 6), (6,)))
+
+    def run(norm: nnx.Module, x: jax.Array, scale: jax.Array) -> jax.Array:
+        graphdef, params = nnx.split(norm)
+        return jnp.sin(nnx.merge(graphdef, nnx.to_pure_dict(params) | {"scale": scale})(x))
+
+    def values(norm: nnx.Module, scale: jax.Array) -> list[jax.Array]:
+        return [run(norm, x, scale), *jax.grad(lambda *both: run(norm, *both).sum(), (0, 1))(x, scale)]
+
+    for result, expected in zip(values(norm, scale), values(plain, 1.0 + scale), strict=True):
+        np.testing.assert_allclose(result, expected, atol=2e-6)
+    monkeypatch.setattr(linear, "target_platform", lambda: "cuda")
+    for result, expected in zip(values(norm, scale), values(plain, 1.0 + scale), strict=True):
+        np.testing.assert_allclose(result, expected, atol=2e-6)

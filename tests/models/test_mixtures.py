@@ -39,7 +39,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "pre": {"norm_placement": "pre"},
         "pre-bare": {"norm_placement": "pre", "norm_bias": False},
         "post-rms": {"norm_type": "rms_norm"},
-        "sandwich-rms": {"norm_placement": "sandwich", "norm_type": "rms_norm"},
+        "sandwich-rms": {"norm_placement": "sandwich", "norm_type": "rms_norm", "norm_zero_centered": True},
         "parallel": {"norm_placement": "parallel"},
     },
     "heads": {
@@ -65,7 +65,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
     "sight": {
         "all": {},
         "local": {"local_attention": 4, "global_attn_every_n_layers": 3},
-        "often": {"local_attention": 2, "global_attn_every_n_layers": 2},
+        "often": {"local_attention": 2, "global_attn_every_n_layers": 2, "first_global_layer": 1},
         "causal": {"causal": True},
         "causal-local": {"causal": True, "local_attention": 4, "global_attn_every_n_layers": 3},
     },

@@ -37,9 +37,11 @@ def inputs(keys: int = LENGTH) -> list[jax.Array]:
     return [jnp.asarray(draw.normal(size=(BATCH, length, HEADS, WIDTH)), jnp.float32) for length in lengths]
 
 
-def run(implementation: str, context: AttentionContext, key: jax.Array | None = None) -> list[np.ndarray]:
+def run(
+    implementation: str, context: AttentionContext, key: jax.Array | None = None, cap: float | None = None
+) -> list[np.ndarray]:
     """Returns the output at real tokens, and the gradients of q, k and v."""
-    config = dataclasses.replace(CONFIG, attention_implementation=implementation)
+    config = dataclasses.replace(CONFIG, attention_implementation=implementation, attention_soft_cap=cap)
     *qkv, factors = inputs(
         (context.segment_ids if context.key_segment_ids is None else context.key_segment_ids).shape[1]
     )
@@ -73,6 +75,14 @@ def test_without_dropout_it_is_the_plain_form(window: int, causal: bool) -> None
     context = AttentionContext(IDS, window, causal)
     for ours, plain in zip(run("pallas", context), run("xla", context), strict=True):
         assert np.abs(ours - plain).max() <= 3e-6
+
+
+@pytest.mark.long
+def test_capped_scores_are_the_plain_form() -> None:
+    context = AttentionContext(IDS, 40, True)
+    uncapped = run("pallas", context)
+    for ours, plain, other in zip(run("pallas", context, cap=0.5), run("xla", context, cap=0.5), uncapped, strict=True):
+        assert np.abs(ours - plain).max() <= 3e-6 and np.abs(ours - other).max() > 0.1
 
 
 def test_a_decoder_attends_to_a_source_of_another_length() -> None:

@@ -121,6 +121,7 @@ def test_masks_carry_into_the_upper_half_of_the_index(monkeypatch: pytest.Monkey
             for placement in ("pre", "sandwich", "parallel")
         ),
         {"norm_placement": "pre", "norm_type": "rms_norm", "feed_forward_bias": False, "attention_bias": "none"},
+        {"norm_placement": "pre", "norm_zero_centered": True},
         pytest.param({"remat": "dots", "norm_bias": False}, marks=pytest.mark.weekly),
     ],
 )

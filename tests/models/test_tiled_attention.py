@@ -60,6 +60,25 @@ def test_tiles_of_any_size_are_the_plain_form(monkeypatch: pytest.MonkeyPatch, t
     assert float(jnp.abs(expected[1]).max()) > 0.01
 
 
+def test_caps_of_scores_are_the_formula_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """softmax(c tanh(s / c)), with gradients of automatic differentiation; scores beyond the cap are common."""
+    monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 300)
+    q, k, v, grad, ids = inputs()
+    mask = make_context(PLAIN, ids, ids, local=False).visible()
+
+    def formula(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        scores = 0.7 * jnp.tanh(jnp.einsum("bqnh,bknh->bnqk", q, k) / 2.0 / 0.7)
+        weights = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1)
+        return jnp.einsum("bnqk,bknh->bqnh", weights, v)
+
+    expected = jit(lambda *qkv: (lambda out, back: (out, *back(grad)))(*jax.vjp(formula, *qkv)))(q, k, v)
+    for implementation in ("xla", "tiled"):
+        config = dataclasses.replace(PLAIN, attention_implementation=implementation, attention_soft_cap=0.7)
+        result = jit(functools.partial(output_and_gradients, config, False))(q, k, v, grad, ids)
+        for mine, theirs in zip(result, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6)
+
+
 def test_windows_in_blocks_are_tiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 1 << 14)
     keys = jax.random.split(jax.random.key(0), 4)

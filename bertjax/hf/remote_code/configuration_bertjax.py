@@ -59,8 +59,11 @@ class BertjaxConfig(PretrainedConfig):
     cross_attention_hidden_size: int | None = None
     local_attention: int = 0
     global_attn_every_n_layers: int = 1
+    first_global_layer: int = 0
     attention_bias: str = "all"
     attention_scale: bool = True
+    attention_scale_size: int | None = None
+    attention_soft_cap: float | None = None
     qk_norm: bool = False
     feed_forward: str = "dense"
     feed_forward_bias: bool = True
@@ -69,6 +72,7 @@ class BertjaxConfig(PretrainedConfig):
     norm_placement: str = "post"
     norm_type: str = "layer_norm"
     norm_bias: bool = True
+    norm_zero_centered: bool = False
     first_attention_norm: bool = True
     layer_norm_eps: float = 1e-12
     num_groups: int | None = None
@@ -93,6 +97,7 @@ class BertjaxConfig(PretrainedConfig):
     mlm_bias: bool = True
     tie_word_embeddings: bool = True
     scale_logits: bool = False
+    logit_soft_cap: float | None = None
     enhanced_decoder: bool = False
     rtd_head: str = "dense"
     span_positions: int = 20
@@ -121,7 +126,7 @@ class BertjaxConfig(PretrainedConfig):
 
     def is_local(self, layer: int) -> bool:
         """Returns whether a layer has local attention."""
-        return self.local_attention > 0 and layer % self.global_attn_every_n_layers != 0
+        return self.local_attention > 0 and (layer - self.first_global_layer) % self.global_attn_every_n_layers != 0
 
     def rate(self, name: str) -> float:
         """Returns a dropout rate, `hidden_dropout` if it is None."""

@@ -27,6 +27,8 @@ from .layers_bertjax import (
     BertjaxGroup,
     BertjaxLayer,
     BertjaxRelativeAttention,
+    BertjaxZeroCenteredLayerNorm,
+    BertjaxZeroCenteredRMSNorm,
     bias_bucket,
     frequencies,
     log_bucket,
@@ -73,6 +75,8 @@ class BertjaxPreTrainedModel(PreTrainedModel):
         if isinstance(module, BertjaxDistanceEmbeddings | BertjaxRelativeAttention):
             for parameter in module.parameters(recurse=False):
                 nn.init.normal_(parameter, std=self.config.initializer_range)
+        if isinstance(module, BertjaxZeroCenteredRMSNorm | BertjaxZeroCenteredLayerNorm):
+            nn.init.zeros_(module.weight)
 
 
 def visible_keys(mask: Tensor | None) -> Tensor | None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .configuration_bertjax import BertjaxConfig
-from .layers_bertjax import ACTIVATIONS, make_norm
+from .layers_bertjax import ACTIVATIONS, make_norm, soft_cap
 
 
 class BertjaxPooler(nn.Module):
@@ -39,12 +39,13 @@ class BertjaxMlmHead(nn.Module):
         self.decoder = nn.Linear(size, config.vocab_size, bias=has_bias)
         self.act = ACTIVATIONS[config.mlm_act or config.hidden_act]
         self.scale = size**-0.5 if config.scale_logits else 1.0
+        self.cap = config.logit_soft_cap
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Returns scores [..., V] of hidden states [..., D]."""
         if self.dense is not None:
             hidden = self.norm(self.act(self.dense(hidden)))
-        return self.decoder(hidden * self.scale)
+        return soft_cap(self.decoder(hidden * self.scale), self.cap)
 
 
 class BertjaxReplacedTokenHead(nn.Module):
@@ -74,6 +75,7 @@ class BertjaxSpanHead(nn.Module):
         self.first, self.first_norm = nn.Linear(2 * size + config.span_position_size, size), make_norm(config)
         self.second, self.second_norm = nn.Linear(size, out), make_norm(config, out)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.cap = config.logit_soft_cap
         self.act = ACTIVATIONS[config.hidden_act]
 
     def forward(self, left: Tensor, right: Tensor, positions: Tensor, table: Tensor) -> Tensor:
@@ -86,7 +88,7 @@ class BertjaxSpanHead(nn.Module):
         """
         hidden = torch.cat([left, right, self.position_embeddings(positions)], dim=-1)
         hidden = self.first_norm(self.act(self.first(hidden)))
-        return F.linear(self.second_norm(self.act(self.second(hidden))), table, self.bias)
+        return soft_cap(F.linear(self.second_norm(self.act(self.second(hidden))), table, self.bias), self.cap)
 
 
 class BertjaxScoreHead(nn.Module):

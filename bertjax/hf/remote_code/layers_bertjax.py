@@ -28,6 +28,27 @@ OUTPUT_BIASES = {"all": True, "query_value": True, "query_key_value": False, "no
 NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel")
 
 
+class BertjaxZeroCenteredRMSNorm(nn.RMSNorm):
+    """Multiplies by 1 + weight (Gemma)."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Returns the normed vectors [..., D]."""
+        return F.rms_norm(hidden, self.normalized_shape, 1.0 + self.weight, self.eps)
+
+
+class BertjaxZeroCenteredLayerNorm(nn.LayerNorm):
+    """Multiplies by 1 + weight."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Returns the normed vectors [..., D]."""
+        return F.layer_norm(hidden, self.normalized_shape, 1.0 + self.weight, self.bias, self.eps)
+
+
+def soft_cap(scores: Tensor, cap: float | None) -> Tensor:
+    """Returns scores whose size stays below `cap`; None = as they are."""
+    return scores if cap is None else cap * torch.tanh(scores / cap)
+
+
 def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = True) -> nn.Module:
     """Returns a norm, or the identity.
 
@@ -40,8 +61,10 @@ def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = Tr
     if not present:
         return nn.Identity()
     if config.norm_type == "rms_norm":
-        return nn.RMSNorm(size, eps=config.layer_norm_eps)
-    return nn.LayerNorm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
+        rms_norm = BertjaxZeroCenteredRMSNorm if config.norm_zero_centered else nn.RMSNorm
+        return rms_norm(size, eps=config.layer_norm_eps)
+    layer_norm = BertjaxZeroCenteredLayerNorm if config.norm_zero_centered else nn.LayerNorm
+    return layer_norm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
 
 
 def frequencies(size: int, base: float, device: torch.device) -> Tensor:
@@ -176,7 +199,7 @@ class BertjaxAttention(nn.Module):
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
         self.query_norm = make_norm(config, size, config.qk_norm)
         self.key_norm = make_norm(config, size, config.qk_norm)
-        self.scale = size**-0.5 if config.attention_scale else 1.0
+        self.scale = (config.attention_scale_size or size) ** -0.5 if config.attention_scale else 1.0
         self.config = config
 
     def forward(
@@ -211,9 +234,10 @@ class BertjaxAttention(nn.Module):
             mask: boolean, or added to the scores; None = every query sees every key.
         """
         rate = self.config.attention_dropout if self.training else 0.0
-        if self.config._attn_implementation != "eager":
+        cap = self.config.attention_soft_cap
+        if self.config._attn_implementation != "eager" and cap is None:  # whose kernels know no caps
             return F.scaled_dot_product_attention(query, key, value, mask, rate, scale=self.scale), None
-        scores = query @ key.transpose(2, 3) * self.scale
+        scores = soft_cap(query @ key.transpose(2, 3) * self.scale, cap)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
         probabilities = F.dropout(scores.float().softmax(dim=-1).to(value.dtype), rate)

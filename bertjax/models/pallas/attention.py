@@ -66,6 +66,7 @@ def pallas_attention(
     key: Key | None,
     terms: ScoreTerms | None = None,
     divisor: float | None = None,
+    soft_cap: float | None = None,
 ) -> Float[Array, "B S N H"]:
     """Computes attention in blocks of queries and keys, softmax in float32.
 
@@ -79,6 +80,7 @@ def pallas_attention(
         key: key of the dropout; None = no dropout.
         terms: further terms of the scores; None = there are none.
         divisor: divisor of the scores; None = sqrt(H).
+        soft_cap: size below which scores stay; None = they are not capped.
     """
     length, num_keys, platform = q.shape[1], k.shape[1], target_platform()
     compiler = COMPILERS.get(platform, "triton")
@@ -105,7 +107,7 @@ def pallas_attention(
     tables = [distance_table(each.astype(dtype), num_keys, q.shape[1], k.shape[1]) for each in terms.tables.values()]
     divisor = math.sqrt(q.shape[3]) if divisor is None else divisor
     settings = KernelSettings(
-        compiler, platform == "cpu", context.window, context.causal, rate, divisor, tuple(terms.tables)
+        compiler, platform == "cpu", context.window, context.causal, rate, divisor, tuple(terms.tables), soft_cap
     )
     return _per_device(settings, KernelInputs(queries, keys, words, tuple(tables)))[:, :length]
 

@@ -17,7 +17,7 @@ BLOCKS = {"triton": 64, "mosaic": 128}
 
 
 class KernelSettings(NamedTuple):
-    """Constants of a compiled kernel; scores are divided by `divisor`, `terms` are those of distances."""
+    """Constants of a compiled kernel; scores are divided by `divisor`, then capped, `terms` are those of distances."""
 
     compiler: str
     interpret: bool
@@ -26,6 +26,7 @@ class KernelSettings(NamedTuple):
     rate: float
     divisor: float
     terms: tuple[str, ...] = ()
+    soft_cap: float | None = None
 
     @property
     def block(self) -> int:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.models.linear import soft_cap
 from bertjax.models.pallas.blocks import (
     KernelSettings,
     Keys,
@@ -170,13 +171,13 @@ def _scores(
     if queries.type_scores is not None:
         differs = queries.types[:, None] != keys.types[None, :]
         scores = scores + jnp.where(differs, queries.type_scores[:, None], 0.0)
-    return scores / settings.divisor
+    return soft_cap(scores / settings.divisor, settings.soft_cap)
 
 
 def _pair_gradients(
     settings: KernelSettings, program: KernelProgram, queries: Queries, keys: Keys, blocks: tuple[Any, Any]
 ) -> tuple[Float[Array, "Q K"], Float[Array, "Q K"]]:
-    """Returns the weights of the values after dropout, and the gradient of the scores times `divisor`, float32.
+    """Returns the weights of the values after dropout, and the gradient of the products times `divisor`, float32.
 
     Args:
         settings: what to compile.
@@ -185,8 +186,11 @@ def _pair_gradients(
         blocks: numbers of the block of queries and of that of keys.
     """
     visible = visible_pairs(settings, queries, keys, *blocks)
-    scores = jnp.where(visible, _scores(settings, program.positions, queries, keys, blocks), _MASKED)
-    weights = jnp.where(visible, jnp.exp(scores - queries.log_sums[:, None]), 0.0)
+    scores = _scores(settings, program.positions, queries, keys, blocks)
+    weights = jnp.where(visible, jnp.exp(jnp.where(visible, scores, _MASKED) - queries.log_sums[:, None]), 0.0)
     dropped = drop_pairs(settings, weights, program.words, *blocks)
     grad_weights = drop_pairs(settings, product(queries.grad, keys.values, 1, 1), program.words, *blocks)
-    return dropped, weights * (grad_weights - queries.dots[:, None])
+    grad_scores = weights * (grad_weights - queries.dots[:, None])
+    if settings.soft_cap is not None:
+        grad_scores = grad_scores * (1.0 - jnp.square(scores / settings.soft_cap))
+    return dropped, grad_scores

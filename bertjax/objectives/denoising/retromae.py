@@ -152,6 +152,7 @@ def one_layer(model: EncoderConfig) -> EncoderConfig:
         enhanced_decoder=False,
         local_attention=0,
         global_attn_every_n_layers=1,
+        first_global_layer=0,
         first_attention_norm=True,
     )
 
