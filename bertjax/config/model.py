@@ -29,6 +29,8 @@ from bertjax.types import Vocabulary
 DTYPES = ("float32", "bfloat16")
 NETWORK_GROUPS = ("model", "generator", "decoder")
 """Groups of keys that describe a network; the keys of the others default to the values of `model`."""
+OF_TOKENIZER = ("vocab_size", "padded_vocab_size", "pad_token_id", "mask_token_id")
+"""Fields of `EncoderConfig` that follow from the tokenizer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +235,8 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
             "padded_vocab_size": vocabulary.padded_size,
             "pad_token_id": vocabulary.pad_id,
         }
+        if values.get("token_dropout") and vocabulary.mask_id >= 0:
+            values["mask_token_id"] = vocabulary.mask_id
     return EncoderConfig(**values)
 
 
@@ -332,6 +336,8 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
             "kernel knows no such terms of positions; take auto or xla"
         )
+    if config.token_dropout and config.mask_token_id is None:
+        yield "token_dropout scales by the share of mask tokens: mask_token_id, the tokenizer's, must be a number"
     if disentangled and config.position_buckets == 1:
         yield "position_buckets must be 0 (a row for every distance) or at least 2"
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
+from bertjax.data.letter_tokenizers import TRANSLATIONS
 from bertjax.data.special_tokens import (
     DECLARED,
     FAMILIES,
@@ -213,7 +214,7 @@ class Tokenizer:
             "tokenizer.json": self.backend.marked.to_str(pretty=True).encode(),
             **self.huggingface_facts(max_length),
         }
-        if self.kind == "wordpiece":
+        if self.kind == "wordpiece" or self.spec.huggingface_class in TRANSLATIONS:
             files["vocab.txt"] = "".join(token + "\n" for token in self.tokens).encode()
         if isinstance(self.backend, SentencePieceBackend):
             files |= self.backend.exported_files(self.spec)
