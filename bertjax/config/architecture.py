@@ -331,10 +331,9 @@ class ArchitectureConfig(Settings, group="model"):
         read_if=lambda config: _learned(config) and config.position_offset > 0,
         help="Id of the padding token.",
     )
-    mask_token_id: int | None = setting(
-        None,
+    mask_token_id: int = setting(
+        0,
         key=False,
-        at_least=0,
         may_differ_from_init=True,
         read_if=lambda config: config.token_dropout,
         help="Id of the mask token, for `token_dropout`.",

@@ -24,12 +24,17 @@ class DataConfig(Settings, group="data"):
     sources: tuple[str, ...] = phase_setting(
         ("builtin:python-docs",),
         help='KIND:WHERE[#FIELD][@WEIGHT][@MIN..MAX epochs], such as "text:books/*.txt.zst@0.3"; kinds: builtin text '
-        "lines files jsonl parquet arrow tar hub. @FILE: the sources that a file names, one per line.",
+        "lines files jsonl parquet arrow tar fasta hub. @FILE: the sources that a file names, one per line.",
     )
     eval_sources: tuple[str, ...] = setting(
         (),
         help="Held-out text, in the same notation; (): documents of `sources`, of all phases, are held out by the "
         "hash of their text.",
+    )
+    fasta: str = setting(
+        "letters",
+        help="Form of the documents of fasta sources without #FORM, words joined by dots: letters, 6mers (overlapping "
+        "words of six between spaces, as DNABERT reads DNA), both (a record and its reverse complement), gapless.",
     )
     eval_fraction: float = setting(0.01, help="Share of documents that is held out when `eval_sources` is ().")
     tokenizer: str = setting(

@@ -122,7 +122,7 @@ ATTENTION: Registry[Any] = Registry(
     prefix="model",
 )
 
-_SOURCE_KINDS = ["builtin", "text", "lines", "files", "jsonl", "parquet", "arrow", "tar", "hub"]
+_SOURCE_KINDS = ["builtin", "text", "lines", "files", "jsonl", "parquet", "arrow", "tar", "fasta", "hub"]
 _SOURCE_KINDS += ["tsv", "csv", "parallel", "conll", "squad"]
 
 SOURCES: Registry[Any] = Registry(

@@ -235,8 +235,10 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
             "padded_vocab_size": vocabulary.padded_size,
             "pad_token_id": vocabulary.pad_id,
         }
-        if values.get("token_dropout") and vocabulary.mask_id >= 0:
+        if values.get("token_dropout"):
             values["mask_token_id"] = vocabulary.mask_id
+            if vocabulary.mask_id < 0:
+                raise UserError("model.token_dropout scales by the share of mask tokens, which the tokenizer lacks")
     return EncoderConfig(**values)
 
 
@@ -336,8 +338,6 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
             "kernel knows no such terms of positions; take auto or xla"
         )
-    if config.token_dropout and config.mask_token_id is None:
-        yield "token_dropout scales by the share of mask tokens: mask_token_id, the tokenizer's, must be a number"
     if disentangled and config.position_buckets == 1:
         yield "position_buckets must be 0 (a row for every distance) or at least 2"
 

@@ -53,6 +53,17 @@ def _backend(vocabulary: Mapping[str, int], family: TokenizerFamily) -> HuggingF
     return HuggingFaceBackend(tokenizer.to_str())
 
 
+def reads_like_esm(backend: Any, family: TokenizerFamily) -> bool:
+    """Returns whether transformers' `EsmTokenizer` makes the same ids of the list of tokens."""
+    if family.huggingface_class not in TRANSLATIONS or backend.kind != "wordlevel":
+        return False
+    ours, theirs = (
+        json.loads(each.marked.to_str())
+        for each in (backend, _backend({token: index for index, token in enumerate(backend.tokens)}, family))
+    )
+    return all(ours[part] == theirs[part] for part in ("normalizer", "pre_tokenizer", "model", "post_processor"))
+
+
 def longest_match(words: Iterable[str]) -> str:
     """Returns a regular expression of the longest of the words that begin at a place; it looks at a letter once."""
     tree: dict[str, Any] = {}

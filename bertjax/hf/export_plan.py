@@ -131,6 +131,8 @@ class ExportPlan:
             leaves = {path: leaf for path, leaf in leaves.items() if path in covered or not path.endswith("/bias")}
         tensors = params_to_tensors(self.keymap, unflatten_tree(leaves), self.config, self.stored_heads)
         if self.family is not None:
+            absent = tuple(head for head in self.family.zero_heads if head not in self.stored_heads)
+            tensors |= self.keymap.zeros(absent)
             tensors = {self.family.rename_for(self.architecture, name): array for name, array in tensors.items()}
             tensors |= self.computed_tensors
         if not self.sidecar_paths:

@@ -106,7 +106,7 @@ REFUSED = [
     ({"pad_token_id": None}, "pad_token_id = null"),
     ({"is_folding_model": True}, "is_folding_model = True is not supported: structures"),
     ({"position_embedding_type": "relative_key"}, "positions are absolute or rotary"),
-    ({"mask_token_id": None}, "mask_token_id, the tokenizer's, must be a number"),
+    ({"mask_token_id": None}, "mask_token_id must be a number: token_dropout"),
     ({"vocab_list": "x"}, "vocab_list must be a list"),
     ({"position_embedding_type": "absolute", "max_position_embeddings": 2}, "2 rows leave none"),
 ]
@@ -134,3 +134,13 @@ def test_presets_are_held_by_every_class(name: str) -> None:
         assert FAMILY.parse_config(json.loads(json.dumps(plan.config_json))) == config
     half = EncoderConfig(vocab_size=33, **preset(name) | {"embedding_norm": "after"})
     assert plan_export(half, ("mlm",)).family is None
+
+
+def test_a_model_without_contacts_is_written_with_zeros(tmp_path: Path) -> None:
+    """`transformers` would draw random ones; they are read as none."""
+    folder = folder_of(tmp_path)
+    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if "contact" in name])
+    load_pretrained(folder).save_pretrained(tmp_path / "ours")
+    assert load_pretrained(tmp_path / "ours").heads == ("mlm",)
+    model, info = transformers.EsmForMaskedLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info.values()) and not model.esm.contact_head.regression.weight.any()

@@ -26,10 +26,9 @@ _FIELDS: Fields = {
     "max_position_embeddings": ("max_position_embeddings", 1026, int),
     "rope_theta": ("global_rope_theta", 10_000.0, float),
     "token_dropout": ("token_dropout", False, bool),
-    "mask_token_id": ("mask_token_id", None, int),
     "tie_word_embeddings": ("tie_word_embeddings", True, bool),
 }
-_EMBEDDING_NORM: Fields = {"emb_layer_norm_before": ("norm", None, bool)}
+_OPTIONAL: Fields = {"emb_layer_norm_before": ("norm", None, bool), "mask_token_id": ("mask", None, int)}
 
 
 def make_keymap(config: EncoderConfig) -> KeyMap:
@@ -82,8 +81,10 @@ def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) ->
         raise UserError(f"{where}: pad_token_id = null is not supported: the class counts positions by it")
     if not isinstance(values.get("vocab_list"), list | None):
         raise UserError(f"{where}: vocab_list must be a list of tokens or null, not {values['vocab_list']!r}")
-    has_norm = parse_fields(values, _EMBEDDING_NORM, where)["norm"]
-    result = {"embedding_norm": "before" if has_norm else "none"}
+    optional = parse_fields(values, _OPTIONAL, where)
+    if fields["token_dropout"] and optional["mask"] is None:
+        raise UserError(f"{where}: mask_token_id must be a number: token_dropout scales by the share of mask tokens")
+    result = {"embedding_norm": "before" if optional["norm"] else "none", "mask_token_id": optional["mask"] or 0}
     if values.get("position_embedding_type", "absolute") == "rotary":
         return result | {"position_embedding": "none", "attention_position": "rotary"}
     return result | roberta.split_positions(values, fields, where)
@@ -92,6 +93,7 @@ def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) ->
 def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     kind = {("none", "rotary"): "rotary", ("learned", "none"): "absolute"}
     return {
+        "mask_token_id": config.mask_token_id if config.token_dropout else None,
         "position_embedding_type": kind[config.position_embedding, config.attention_position],
         "emb_layer_norm_before": {"before": True, "none": False}[config.embedding_norm],
         "max_position_embeddings": config.position_offset + config.max_position_embeddings,
@@ -131,6 +133,7 @@ FAMILY = Family(
     extra_fields=_extra_fields,
     extra_keys=_extra_keys,
     prefix="esm.",
+    zero_heads=("contact",),
     stores_computed=True,
     fields_of_tensors=_rounding,
 )

@@ -93,6 +93,8 @@ class Family:
         prefix: what the tensor names begin with in all files except those of the bare model.
         sidecar_paths: regexes of parameter paths that no class holds, though the keymap names other parameters of the
             same head; heads that it does not name at all need no mention.
+        zero_heads: heads that files of every class hold; a model without one is written with zeros, which are read as
+            none.
         stores_computed: files of the classes hold the computed tensors of the keymap.
         fields_of_tensors: fields that only tensors tell, from (config, tensors under their names in the file, file to
             name in errors).
@@ -115,6 +117,7 @@ class Family:
     prefix: str = ""
     sidecar_paths: tuple[str, ...] = ()
     last_token_classes: Mapping[str, Entries] = dataclasses.field(default_factory=dict)
+    zero_heads: tuple[str, ...] = ()
     stores_computed: bool = False
     fields_of_tensors: Callable[[EncoderConfig, Tensors, str], dict[str, Any]] = lambda config, tensors, where: {}
 

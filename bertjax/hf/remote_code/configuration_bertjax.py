@@ -37,7 +37,7 @@ class BertjaxConfig(PretrainedConfig):
     position_offset: int = 0
     type_vocab_size: int = 2
     pad_token_id: int = 0
-    mask_token_id: int | None = None
+    mask_token_id: int = 0
     # positions inside attention
     attention_position: str = "none"
     global_rope_theta: float = 10_000.0
