@@ -12,7 +12,7 @@ most of a k-mer. Words with N are unknown, and neither masked nor predicted. The
 models.
 
 Where this differs from jerryji1993/DNABERT: chromosomes are cut into blocks of 512 tokens, half of the authors'
-sequences are shorter and drawn at random places; special tokens are never masked.
+sequences are shorter and drawn at random positions; special tokens are never masked.
 """
 
 from ml_collections import ConfigDict

@@ -90,8 +90,8 @@ class ArchitectureConfig(Settings, group="model"):
     zero_pad_embeddings: bool = setting(False, help="Padding embeds as zero (DeBERTa, ESM).")
     token_dropout: bool = setting(
         False,
-        help="Mask tokens embed as zero, and the other tokens of an example are scaled by 0.88 / (their share), as by a "
-        "dropout of the 12 % that are replaced by the mask token in pretraining (ESM-2).",
+        help="Mask tokens embed as zero, and the other tokens of an example are scaled by 0.88 / (their share), as by "
+        "a dropout of the 12 % that are replaced by the mask token in pretraining (ESM-2).",
     )
     position_embedding: str = setting(
         "learned", choices=("learned", "sinusoidal", "none"), help="Absolute positions, added to the embeddings."

@@ -20,7 +20,7 @@ LETTERS = "letters"
 
 
 class Form(NamedTuple):
-    """What documents are made of a record; the words of `#FIELD`, joined by dots.
+    """Form of the documents of a record, by the words of `#FIELD`, joined by dots.
 
     kmers: length of the overlapping words between blanks, 0 = one run of letters · both: the reverse complement is a
     document, too · gapless: without gaps.
@@ -99,7 +99,7 @@ def read_fasta(path: str, field: str | None, errors: str, reading: DocumentStats
 def _require_residues(letters: str, inside: bool, where: str) -> None:
     if not inside:
         hint = "; is it FASTQ?" if letters.startswith("@") else ""
-        raise UserError(f"{where}: text before the first line that begins with '>'; this is no FASTA{hint}")
+        raise UserError(f"{where}: text before the first line that begins with '>'; this is not FASTA{hint}")
     if (foreign := _FOREIGN.search(letters)) is not None:
         raise UserError(f"{where}: {foreign[0]!r} stands for no residue; letters, '*', '-' and '.' do")
 
@@ -112,7 +112,7 @@ def _documents(letters: str, form: Form, where: str) -> Iterator[str]:
     yield _spaced(letters, form.kmers)
     if form.both and letters:
         if not _NUCLEOTIDES.fullmatch(letters):
-            raise UserError(f"{where} is no DNA, which alone has a reverse complement; remove #both from the source")
+            raise UserError(f"{where} is not DNA, which alone has a reverse complement; remove #both from the source")
         yield _spaced(reverse_complement(letters), form.kmers)
 
 

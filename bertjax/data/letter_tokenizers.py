@@ -1,4 +1,4 @@
-"""Vocabularies of letters and k-mers that text does not change: proteins and DNA. Also ESM's class of `transformers`."""
+"""Vocabularies of letters and k-mers that text does not change, of proteins and DNA, and ESM's class of tokenizer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from bertjax.data.special_tokens import TokenizerFamily
 from bertjax.data.tokenizer_backends import HuggingFaceBackend, add_special_tokens
 
-# The order of ESM: facebookresearch/esm:esm/constants.py (by frequency, then the ambiguous ones, then gaps).
+# facebookresearch/esm:esm/constants.py: by frequency, then the ambiguous ones; gaps follow in esm/data.py.
 AMINO_ACIDS = (*"LAGVSERTIDPKQNFYMHWCXBUZO", ".", "-")
-NUCLEOTIDES = "ATCG"  # in the order of DNABERT's vocabulary (jerryji1993/DNABERT: vocab.txt of 6-mers)
+NUCLEOTIDES = "ATCG"  # jerryji1993/DNABERT:src/transformers/dnabert-config/bert-config-6/vocab.txt
 
 
 def fixed_words(model: str, kmer: int) -> list[str]:
@@ -65,7 +65,7 @@ def reads_like_esm(backend: Any, family: TokenizerFamily) -> bool:
 
 
 def longest_match(words: Iterable[str]) -> str:
-    """Returns a regular expression of the longest of the words that begin at a place; it looks at a letter once."""
+    """Returns a regular expression of the longest of the words that begin at a position; it looks at a letter once."""
     tree: dict[str, Any] = {}
     for word in filter(None, words):
         node = tree
@@ -103,4 +103,4 @@ def translate_esm(loaded: Any) -> str:
 
 
 TRANSLATIONS = {"EsmTokenizer": translate_esm}
-"""Classes of `transformers` in Python alone whose rules a `tokenizer.json` can hold, with the function that writes it."""
+"""Classes of `transformers` in Python alone, with the functions that write their rules as a `tokenizer.json`."""

@@ -133,7 +133,9 @@ class KeyMap:
     def zeros(self, heads: tuple[str, ...]) -> Tensors:
         """Returns the tensors of these heads as zeros."""
         entries = [entry for entry in self.entries if entry.head in heads]
-        shapes = {name: entry.tensor_shape(self.sizes) for entry in entries for _, name in entry.tensor_names(self.sizes)}
+        shapes = {
+            name: entry.tensor_shape(self.sizes) for entry in entries for _, name in entry.tensor_names(self.sizes)
+        }
         return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
 
     def drop_zeros(self, tensors: Tensors, heads: tuple[str, ...]) -> None:

@@ -16,7 +16,8 @@ from bertjax.models.linear import Key, Linear, initializer, make_norm
 from bertjax.models.mesh import unshard_table
 from bertjax.models.rope import sinusoids
 
-_KEPT_IN_PRETRAINING = 1.0 - 0.15 * 0.8  # share of tokens that the mask token does not replace
+_PRETRAINING_SHARE = 1.0 - 0.15 * 0.8  # share of tokens that the mask token does not replace
+
 
 class Embeddings(nnx.Module):
     """word (+ position) (+ token type) -> norm -> dropout -> projection to the hidden size, each where configured.
@@ -104,7 +105,7 @@ def drop_tokens(
     """
     examples = jnp.zeros(masked.shape, jnp.int32) if segment_ids is None else segment_ids
     sums = functools.partial(jax.ops.segment_sum, num_segments=masked.shape[1] + 1)
-    kept, total = (jax.vmap(sums)(each.astype(words.dtype), examples) for each in (~masked, jnp.ones_like(masked)))
-    scale = _KEPT_IN_PRETRAINING * total / jnp.maximum(kept, 1.0)
+    unmasked, total = (jax.vmap(sums)(each.astype(words.dtype), examples) for each in (~masked, jnp.ones_like(masked)))
+    scale = _PRETRAINING_SHARE * total / jnp.maximum(unmasked, 1.0)
     scale = jnp.where(masked, 0.0, jnp.take_along_axis(scale, examples, axis=1))
     return words * scale[:, :, None]

@@ -65,7 +65,7 @@ def test_forms(tmp_path: Path) -> None:
 
 
 def test_stops_of_proteins(tmp_path: Path) -> None:
-    """The one at the end is no residue; one inside is, and no vocabulary has it."""
+    """The one at the end is dropped; one inside stays, and no vocabulary has it."""
     assert documents(write(tmp_path, ">a\nMKT*\n>b\nMK*T\nLL*\n>c\n*\n")) == ["MKT", "MK*TLL"]
 
 
@@ -77,11 +77,11 @@ def test_compressed(ending: str, module: object, tmp_path: Path) -> None:
 
 
 WRONG = [
-    ("ACGT\n>a\nACGT\n", "letters", r"a\.fasta:1: text before the first line that begins with '>'; this is no FASTA$"),
+    ("ACGT\n>a\nACGT\n", "letters", r"a\.fasta:1: text before the first line that begins with '>'; this is not FASTA$"),
     ("@read\nACGT\n+\nIIII\n", "letters", r"a\.fasta:1: .*is it FASTQ\?$"),
     (">a\nAC1GT\n", "letters", r"a\.fasta:2: '1' stands for no residue; letters, '\*', '-' and '\.' do"),
-    (">a\nACGT\n\n>b\nMKL\n", "both", r"a\.fasta: the last record is no DNA.*remove #both from the source"),
-    (">a\nMKL\n>b\nA\n", "both", r"a\.fasta: the record that ends at line 2 is no DNA"),
+    (">a\nACGT\n\n>b\nMKL\n", "both", r"a\.fasta: the last record is not DNA.*remove #both from the source"),
+    (">a\nMKL\n>b\nA\n", "both", r"a\.fasta: the record that ends at line 2 is not DNA"),
     (">a\nA\n", "6mer", r"#6mer: '6mer' is none of letters, Nmers \(6mers\), both, gapless"),
     (">a\nA\n", "both.both", r"#both\.both has 'both' twice"),
     (">a\nÄ\n", "letters", "stands for no residue"),
@@ -117,7 +117,9 @@ def test_the_form_of_the_config_counts_where_the_source_has_none(tmp_path: Path)
 
 def genome(folder: Path, letters: str, records: int = 60) -> Path:
     draw = random.Random(0)
-    lines = [f">r{i}\n{''.join(draw.choices(letters, k=70))}\n{''.join(draw.choices(letters, k=33))}" for i in range(records)]
+    lines = [
+        f">r{i}\n{''.join(draw.choices(letters, k=70))}\n{''.join(draw.choices(letters, k=33))}" for i in range(records)
+    ]
     return write(folder, "\n".join(lines) + "\n", "genome.fa")
 
 
@@ -139,11 +141,11 @@ CORPORA = [
 
 @pytest.mark.parametrize(("letters", "values", "most"), CORPORA)
 def test_a_fresh_run_needs_a_file_alone(letters: str, values: dict[str, object], most: int, tmp_path: Path) -> None:
-    cfg, said = run_config(tmp_path, letters, **values), list[str]()
-    prepared = prepare(cfg, said.append)
+    cfg, lines = run_config(tmp_path, letters, **values), list[str]()
+    prepared = prepare(cfg, lines.append)
     splits = next(iter(prepared.training.values())).splits.values()
     tokens, count = sum(each.tokens for each in splits), sum(each.documents for each in splits)
     assert count == 60 and most * count <= tokens <= (most + 4) * count
-    assert not any("unknown" in line or "training a" in line or "gives only" in line for line in said)
+    assert not any("unknown" in line or "training a" in line or "gives only" in line for line in lines)
     batch = training_pipeline(cfg, prepared).batch(0)
     assert prepared.tokenizer.unk_id not in batch["input_ids"]

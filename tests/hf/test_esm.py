@@ -75,8 +75,12 @@ def test_rounded_rotations_are_kept(rounding: str, tmp_path: Path) -> None:
 
 def test_another_rotation_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
-    change_tensors(folder, lambda tensors: [np.multiply(tensors[n], 1.01, out=tensors[n]) for n in tensors if ROTATION in n])
-    with pytest.raises(UserError, match=r"model\.safetensors: esm\..*rotary_embeddings\.inv_freq is not 1 / rope_theta"):
+    change_tensors(
+        folder, lambda tensors: [np.multiply(tensors[n], 1.01, out=tensors[n]) for n in tensors if ROTATION in n]
+    )
+    with pytest.raises(
+        UserError, match=r"model\.safetensors: esm\..*rotary_embeddings\.inv_freq is not 1 / rope_theta"
+    ):
         load_pretrained(folder)
 
 

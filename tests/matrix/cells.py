@@ -80,7 +80,7 @@ def tokenizer_folder(family: str) -> Path:
     """Trains and writes a tokenizer."""
     folder = Path(tempfile.mkdtemp(prefix="bertjax-matrix-")) / family
     model = TOKENIZERS[family].model
-    model = "wordlevel" if model in FIXED_VOCABULARIES else model  # these texts are no proteins
+    model = "wordlevel" if model in FIXED_VOCABULARIES else model  # these texts are English
     save_tokenizer(train_tokenizer(TEXTS * 3, model=model, family=family, vocab_size=330), folder)
     if family in WITHOUT_BLANK:
         path = folder / "tokenizer.json"

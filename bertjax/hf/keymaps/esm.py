@@ -1,6 +1,6 @@
-"""ESM-2 and ESM-1b, encoders of proteins (transformers: models/esm; doi:10.1126/science.ade2574, 10.1073/pnas.2016239118).
+"""ESM-2 and ESM-1b (doi:10.1126/science.ade2574, 10.1073/pnas.2016239118; transformers: models/esm/modeling_esm.py).
 
-Nucleotide Transformer v1 is of the same class. Other folders of it need code of their authors (v2: gated blocks).
+Nucleotide Transformer v1 is of the same class; v2, with gated blocks, needs code of its authors.
 """
 
 from __future__ import annotations

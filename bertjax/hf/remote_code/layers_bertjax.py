@@ -143,10 +143,10 @@ class BertjaxEmbeddings(nn.Module):
         words = self.word_embeddings(input_ids)
         if not self.config.token_dropout:
             return words
-        kept = (input_ids != self.config.mask_token_id).to(words.dtype)
-        real = torch.ones_like(kept) if mask is None else mask.to(words.dtype)
-        share = (kept * real).sum(dim=1, keepdim=True) / real.sum(dim=1, keepdim=True).clamp(min=1.0)
-        return words * (kept * (1.0 - 0.15 * 0.8) / share.clamp(min=1e-6))[:, :, None]
+        unmasked = (input_ids != self.config.mask_token_id).to(words.dtype)
+        real = torch.ones_like(unmasked) if mask is None else mask.to(words.dtype)
+        share = (unmasked * real).sum(dim=1, keepdim=True) / real.sum(dim=1, keepdim=True).clamp(min=1.0)
+        return words * (unmasked * (1.0 - 0.15 * 0.8) / share.clamp(min=1e-6))[:, :, None]
 
     def forward(self, words: Tensor, position_ids: Tensor, token_type_ids: Tensor, mask: Tensor | None) -> Tensor:
         """Returns the input of the first layer [B, S, D].
