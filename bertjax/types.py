@@ -61,7 +61,8 @@ class Vocabulary:
     `size` is the true number of tokens; `padded_size` exists only inside training (masked logits, aligned
     matrices). `starts_word[id]` is True where a token starts a word (special tokens are words). `counts[id]` is the
     number of occurrences of the token in the training corpus, for the unigram baseline. `sentinel_ids` are those of
-    T5's sentinels in their order, `full_stop_ids` those of tokens that end a sentence.
+    T5's sentinels in their order, `full_stop_ids` those of tokens that end a sentence. `tokens[id]` is the
+    token; () where only sizes are known.
     """
 
     size: int
@@ -76,6 +77,7 @@ class Vocabulary:
     counts: np.ndarray  # int64 [size]
     sentinel_ids: tuple[int, ...] = ()
     full_stop_ids: tuple[int, ...] = ()
+    tokens: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.padded_size < self.size:

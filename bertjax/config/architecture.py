@@ -87,7 +87,12 @@ class ArchitectureConfig(Settings, group="model"):
     embedding_scale: bool = setting(
         False, help="Multiply word embeddings by the root of their width (arXiv:1706.03762, section 3.4)."
     )
-    zero_pad_embeddings: bool = setting(False, help="Padding embeds as zero (DeBERTa).")
+    zero_pad_embeddings: bool = setting(False, help="Padding embeds as zero (DeBERTa, ESM).")
+    token_dropout: bool = setting(
+        False,
+        help="Mask tokens embed as zero, and the other tokens of an example are scaled by 0.88 / (their share), as by "
+        "a dropout of the 12 % that are replaced by the mask token in pretraining (ESM-2).",
+    )
     position_embedding: str = setting(
         "learned", choices=("learned", "sinusoidal", "none"), help="Absolute positions, added to the embeddings."
     )
@@ -127,6 +132,12 @@ class ArchitectureConfig(Settings, group="model"):
         may_differ_from_init=True,
         read_if=lambda config: _rotary(config) and config.local_attention > 0,
         help="Rotary: base of layers with local attention.",
+    )
+    rope_rounding: str = setting(
+        "float32",
+        choices=("float32", "float16", "bfloat16"),
+        read_if=_rotary,
+        help="Rotary: type to which the frequencies are rounded, as files of ESM may hold them.",
     )
     pos_att_type: tuple[str, ...] = setting(
         ("c2p", "p2c"),
@@ -337,6 +348,13 @@ class ArchitectureConfig(Settings, group="model"):
         may_differ_from_init=True,
         read_if=lambda config: _learned(config) and config.position_offset > 0,
         help="Id of the padding token.",
+    )
+    mask_token_id: int = setting(
+        0,
+        key=False,
+        may_differ_from_init=True,
+        read_if=lambda config: config.token_dropout,
+        help="Id of the mask token, for `token_dropout`.",
     )
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from bertjax.config.fields import Settings, is_missing, phase_setting, setting
 from bertjax.errors import UserError, require_regular_file
 
-TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe", "wordlevel", "char")
+FIXED_VOCABULARIES = ("protein", "dna", "kmers")
+TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe", "wordlevel", "char", *FIXED_VOCABULARIES)
 TOKENIZER_FAMILIES = ["bert", "electra", "spanbert", "distilbert", "roberta", "xlm-roberta", "camembert", "modernbert"]
-TOKENIZER_FAMILIES += ["gpt2", "albert", "deberta", "deberta-v2", "deberta-v3", "xlnet", "mpnet"]
+TOKENIZER_FAMILIES += ["gpt2", "albert", "deberta", "deberta-v2", "deberta-v3", "xlnet", "mpnet", "esm"]
 """Values of `data.tokenizer_family`: the names in `bertjax.data.special_tokens.FAMILIES`."""
 EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sentences", "segments", "stream")
 
@@ -23,25 +24,34 @@ class DataConfig(Settings, group="data"):
     sources: tuple[str, ...] = phase_setting(
         ("builtin:python-docs",),
         help='KIND:WHERE[#FIELD][@WEIGHT][@MIN..MAX epochs], such as "text:books/*.txt.zst@0.3"; kinds: builtin text '
-        "lines files jsonl parquet arrow tar hub. @FILE: the sources that a file names, one per line.",
+        "lines files jsonl parquet arrow tar fasta hub. @FILE: the sources that a file names, one per line.",
     )
     eval_sources: tuple[str, ...] = setting(
         (),
         help="Held-out text, in the same notation; (): documents of `sources`, of all phases, are held out by the "
         "hash of their text.",
     )
+    fasta: str = setting(
+        "letters",
+        help="Form of the documents of fasta sources without #FORM, words joined by dots: letters, 6mers (overlapping "
+        "words of six between spaces, as DNABERT reads DNA), both (a record and its reverse complement), gapless.",
+    )
     eval_fraction: float = setting(0.01, help="Share of documents that is held out when `eval_sources` is ().")
     tokenizer: str = setting(
         "wordpiece",
         path=True,
         help="Trained on the `sources` of all phases: wordpiece, bpe (of bytes), unigram, sentencepiece_bpe, wordlevel "
-        "(whole words or `token_pattern`), char. Otherwise the path of a folder, tokenizer.json, vocab.txt or "
-        "spiece.model, or hub:NAME[@REVISION].",
+        "(whole words or `token_pattern`), char. Of a fixed vocabulary: protein (letters, as ESM-2), dna (k-mers one "
+        "after the other, then single letters, as Nucleotide Transformer), kmers (k-mers between spaces, as DNABERT). "
+        "Otherwise the path of a folder, tokenizer.json, vocab.txt or spiece.model, or hub:NAME[@REVISION].",
     )
     token_pattern: str | None = setting(
         None,
         help="wordlevel: regular expression of a token, such as [ACGTN]{1,6} for k-mers of DNA; None: everything "
         "between two spaces.",
+    )
+    kmer: int = setting(
+        6, at_least=1, at_most=10, help="dna, kmers: letters of a token; there are 4^k tokens. dna with 1 has letters."
     )
     tokenizer_family: str = setting(
         "bert", choices=TOKENIZER_FAMILIES, help="Family whose special tokens and ids a trained tokenizer gets."

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.fields import PRESET, Settings, read_group, setting
-from bertjax.config.model import EncoderConfig, differences, encoder_config, explicit_values
+from bertjax.config.model import OF_TOKENIZER, EncoderConfig, differences, encoder_config, explicit_values
 from bertjax.config.presets import PRESETS as NETWORK_PRESETS
 from bertjax.config.presets import preset
 from bertjax.errors import UserError, require_one_of
@@ -139,7 +139,7 @@ def encoder_decoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None
     encoder = dataclasses.replace(encoder, **_class_values(cfg.model))
     values = dict(vars(encoder))
     if group.preset != "model":
-        values = preset(group.preset) | {name: values[name] for name in _OF_TOKENIZER}
+        values = preset(group.preset) | {name: values[name] for name in OF_TOKENIZER}
     explicit = _class_values(group) | explicit_values(group)
     try:
         decoder = as_decoder(EncoderConfig(**values), encoder, **explicit)
@@ -147,9 +147,6 @@ def encoder_decoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None
         raise UserError(f"the decoder: {str(error).replace('model.', 'decoder.')}") from None
     read_group(cfg, MeshConfig).check_model(decoder)
     return read_group(cfg, DecoderConfig).join(encoder, decoder, vocabulary)
-
-
-_OF_TOKENIZER = ("vocab_size", "padded_vocab_size", "pad_token_id")
 
 
 def _class_values(group: ConfigDict) -> dict[str, Any]:

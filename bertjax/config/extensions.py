@@ -46,7 +46,7 @@ OBJECTIVES: Registry[Any] = Registry(
 )
 
 _FAMILY_MODULES = {
-    "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet": "{}:FAMILY",
+    "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm": "{}:FAMILY",
     "deberta-v2": "deberta_v2:FAMILY",
     "modernbert-decoder": "modernbert_decoder:FAMILY",
     "xlm-roberta xlm-roberta-xl camembert data2vec-text ernie": "same_tensors:FAMILIES.{}",
@@ -123,7 +123,7 @@ ATTENTION: Registry[Any] = Registry(
     prefix="model",
 )
 
-_SOURCE_KINDS = ["builtin", "text", "lines", "files", "jsonl", "parquet", "arrow", "tar", "hub"]
+_SOURCE_KINDS = ["builtin", "text", "lines", "files", "jsonl", "parquet", "arrow", "tar", "fasta", "hub"]
 _SOURCE_KINDS += ["tsv", "csv", "parallel", "conll", "squad"]
 
 SOURCES: Registry[Any] = Registry(

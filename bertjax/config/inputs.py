@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ from bertjax.storage import copy_folder, is_url, local_path
 
 def sources(cfg: ConfigDict) -> list[Source]:
     """Returns the training sources of a phase; raises `UserError` for one that is not there."""
-    return _sources(cfg.data.sources, "data.sources")
+    return _sources(cfg, "sources")
 
 
 def all_sources(cfg: ConfigDict) -> list[Source]:
@@ -29,12 +30,12 @@ def all_sources(cfg: ConfigDict) -> list[Source]:
 
 def eval_sources(cfg: ConfigDict) -> list[Source]:
     """Returns the held-out sources, none if documents of the training sources are held out."""
-    return _sources(cfg.data.eval_sources, "data.eval_sources")
+    return _sources(cfg, "eval_sources")
 
 
 def evaluation_sources(cfg: ConfigDict) -> list[Source]:
     """Returns the sources of evaluation text of which the corpus must hold nothing."""
-    return _sources(cfg.data.decontaminate, "data.decontaminate")
+    return _sources(cfg, "decontaminate")
 
 
 def cache_folder(cfg: ConfigDict) -> Path:
@@ -53,10 +54,18 @@ def limits_epochs(cfg: ConfigDict) -> bool:
     return has_limits or any(phase.cfg.data.mixture_epochs != ".." for phase in list_phases(cfg))
 
 
-def _sources(texts: tuple[str, ...], key: str) -> list[Source]:
-    parsed = [parse_source(text, key) for text in expand_lists(texts, key)]
+def _sources(cfg: ConfigDict, name: str) -> list[Source]:
+    key = f"data.{name}"
+    parsed = [_with_field(parse_source(text, key), cfg) for text in expand_lists(cfg.data[name], key)]
     for source in parsed:
         check_source(source)
     if len({source.origin for source in parsed}) < len(parsed):
         raise UserError(f"{key} names a source twice")
     return parsed
+
+
+def _with_field(source: Source, cfg: ConfigDict) -> Source:
+    """Returns a source whose kind has the default of its field in the config."""
+    if source.field is not None or not source.spec.field_key:
+        return source
+    return dataclasses.replace(source, field=cfg.data[source.spec.field_key])

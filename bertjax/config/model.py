@@ -29,6 +29,8 @@ from bertjax.types import Vocabulary
 DTYPES = ("float32", "bfloat16")
 NETWORK_GROUPS = ("model", "generator", "decoder")
 """Groups of keys that describe a network; the keys of the others default to the values of `model`."""
+OF_TOKENIZER = ("vocab_size", "padded_vocab_size", "pad_token_id", "mask_token_id")
+"""Fields of `EncoderConfig` that follow from the tokenizer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +235,10 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
             "padded_vocab_size": vocabulary.padded_size,
             "pad_token_id": vocabulary.pad_id,
         }
+        if values.get("token_dropout"):
+            values["mask_token_id"] = vocabulary.mask_id
+            if vocabulary.mask_id < 0:
+                raise UserError("model.token_dropout scales by the share of mask tokens, which the tokenizer lacks")
     return EncoderConfig(**values)
 
 

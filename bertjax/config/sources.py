@@ -33,6 +33,7 @@ class SourceKind:
             values of the columns) of the examples in a file. "": it holds no labeled examples. `columns` are (config
             key, name); `header` is `task.header`.
         has_field: Whether the document of a corpus is in #FIELD, by default text.
+        field_key: Key of `data` that holds the default of #FIELD instead.
         is_file: Whether WHERE is the path or the pattern of files; the functions get WHERE itself where it is not.
         digest: Where WHERE names no files, `package.module:function`, called with (WHERE): bytes that change whenever
             the documents do.
@@ -45,6 +46,7 @@ class SourceKind:
     documents: str = ""
     rows: str = ""
     has_field: bool = False
+    field_key: str = ""
     is_file: bool = True
     digest: str = ""
     files: str = ""
@@ -91,6 +93,12 @@ KINDS = {
         "bertjax.data.archives:read_tar",
         has_field=True,
     ),
+    "fasta": SourceKind(
+        "FASTA, one document per record, in the form #FIELD",
+        "bertjax.data.fasta:read_fasta",
+        has_field=True,
+        field_key="fasta",
+    ),
     "parallel": SourceKind(
         "two files with an example per line, SOURCE:TARGET, or PREFIX:en-de for PREFIX.en and PREFIX.de",
         rows=f"{_TABLES}:parallel_rows",
@@ -116,6 +124,7 @@ BUILTINS = ("python-docs",)
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*):")
 _KIND_BY_ENDING = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "json": "squad", "conll": "conll", "txt": "conll"}
 _KIND_BY_ENDING |= {"parquet": "parquet", "arrow": "arrow"}
+_FASTA_ENDINGS = ("fasta", "fa", "faa", "fna", "ffn", "frn")
 _FIELD = re.compile(r"#(?![^#]*\.(?:jsonl|ndjson|parquet|arrow|tar|tgz|gz|bz2|xz|zst)$)(\w[\w.-]*)$")
 _EPOCHS = re.compile(f"@({EPOCHS})$")
 _WEIGHT = re.compile(r"@([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))$", re.IGNORECASE)
@@ -224,7 +233,7 @@ def parse_source(text: str, key: str = "data.sources", purpose: str = "documents
     if not where.strip():
         raise UserError(f"{key}: {text!r} names nothing after '{kind}:' ({spec.where})")
     if is_corpus and spec.has_field:
-        field = field or "text"
+        field = field or (None if spec.field_key else "text")
     source = Source(kind, where, field, None if weight is None else float(weight), text, key, kinds, epochs)
     if kind == "hub":
         _ = source.hub_parts  # raises for another form
@@ -281,7 +290,9 @@ def _split_kind(text: str) -> tuple[str, str, str]:
 def _hint(text: str, kinds: Sequence[str]) -> str:
     is_corpus = "text" in kinds
     ending = os.path.splitext(bare_name(text))[1].lstrip(".")
-    kind = "text" if is_corpus else _KIND_BY_ENDING.get(ending)
+    kind = _KIND_BY_ENDING.get(ending)
+    if is_corpus:
+        kind = "fasta" if ending in _FASTA_ENDINGS else "text"
     near = difflib.get_close_matches(text.strip().partition(":")[0], kinds, n=1)
     has_scheme = is_url(text) or text.startswith("file:/")
     if near and ":" in text and not has_scheme:

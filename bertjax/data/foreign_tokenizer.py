@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertjax.data.letter_tokenizers import TRANSLATIONS
 from bertjax.data.special_tokens import TokenizerFamily, declared_family, find_family
 from bertjax.data.tokenizer_backends import HuggingFaceBackend, tokens_by_id
 from bertjax.data.tokenizer_probe import read_backend
@@ -33,6 +34,7 @@ _SAMPLES = (
     "The quick brown fox jumps over 13 lazy dogs.",
     "Déjà vu: naïve café, 東京 and 한국어 Ωmega!\n#1  ",
     " don't    stop-me\tnow (it's #1)",
+    "MKTAYIAKQR.-X* ACGTACGTACGTNNAACGT",
 )
 
 
@@ -76,27 +78,33 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
         (folder / CONFIG).write_text(json.dumps(_checked_config(files, where)), encoding="utf-8")
         loaded = _open(folder, _model_facts(model), where, files)
     kind = type(loaded).__name__
-    if not loaded.is_fast:
+    translate = TRANSLATIONS.get(kind)
+    if not loaded.is_fast and translate is None:
         raise UserError(
             f"{where / CONFIG}: tokenizer_class={kind} is Python code of transformers, whose rules no "
             "tokenizer.json holds; it is not supported"
         )
     require_distinct_ids(_declared_ids(files, where), loaded.get_vocab(), where)
-    loaded.backend_tokenizer.no_truncation()
-    loaded.backend_tokenizer.no_padding()
-    backend = read_backend(loaded.backend_tokenizer.to_str(), where)
+    backend = read_backend(_library_file(loaded) if translate is None else translate(loaded), where)
     if {*backend.tokens} <= {*backend.special}:
         raise UserError(
             f"{where}: {kind} of transformers finds no vocabulary in {comma_list(files)}; copy its own files"
         )
     token_types = "token_type_ids" in loaded.model_input_names
-    _require_agreement(loaded, backend, token_types, f"{where}: {kind}")
+    has_pairs = translate is None or loaded.eos_token is not None  # EsmTokenizer needs it between two texts
+    _require_agreement(loaded, backend, token_types, f"{where}: {kind}", has_pairs)
     roles = {
         key.removesuffix("_token"): token
         for key, token in loaded.special_tokens_map.items()
         if key.endswith("_token") and isinstance(token, str)
     }
     return with_facts(backend, TokenizerFacts(roles, token_types, loaded.padding_side, loaded.truncation_side))
+
+
+def _library_file(loaded: Any) -> str:
+    loaded.backend_tokenizer.no_truncation()
+    loaded.backend_tokenizer.no_padding()
+    return str(loaded.backend_tokenizer.to_str())
 
 
 def with_facts(backend: HuggingFaceBackend, facts: TokenizerFacts) -> ReadTokenizer:
@@ -220,9 +228,11 @@ def _open(folder: Path, model: dict[str, Any], where: Path, files: Iterable[str]
             their_log.set_verbosity(verbosity)
 
 
-def _require_agreement(loaded: Any, backend: HuggingFaceBackend, token_types: bool, what: str) -> None:
+def _require_agreement(
+    loaded: Any, backend: HuggingFaceBackend, token_types: bool, what: str, has_pairs: bool = True
+) -> None:
     """Refuses a class that treats text before or after its `tokenizers.Tokenizer` sees it."""
-    for texts in (*((sample,) for sample in _SAMPLES), _SAMPLES[:2]):
+    for texts in (*((sample,) for sample in _SAMPLES), *[_SAMPLES[:2]] * has_pairs):
         try:
             theirs = loaded(*texts, verbose=False)
         except Exception as error:

@@ -125,6 +125,17 @@ _XLNET = TokenizerFamily(
     "$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2",
     padding_side="left",
 )
+# facebookresearch/esm:esm/data.py, whose alphabet begins and ends with these; <eos> also stands between two proteins
+_ESM = TokenizerFamily(
+    "protein",
+    ("<cls>", "<pad>", "<eos>", "<unk>"),
+    {"pad": "<pad>", "unk": "<unk>", "cls": "<cls>", "sep": "<eos>", "mask": "<mask>", "eos": "<eos>"},
+    "<cls>:0 $A:0 <eos>:0",
+    "<cls>:0 $A:0 <eos>:0 $B:0 <eos>:0",
+    last=("<null_1>", "<mask>"),
+    token_types=False,
+    huggingface_class="EsmTokenizer",
+)
 
 FAMILIES: dict[str, TokenizerFamily] = {
     "bert": _BERT,
@@ -142,6 +153,7 @@ FAMILIES: dict[str, TokenizerFamily] = {
     "deberta-v3": _DEBERTA_V2,
     "xlnet": _XLNET,
     "mpnet": _MPNET,
+    "esm": _ESM,
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
+from bertjax.data.letter_tokenizers import reads_like_esm
 from bertjax.data.special_tokens import (
     DECLARED,
     FAMILIES,
@@ -193,6 +194,7 @@ class Tokenizer:
             counts=np.asarray(counts, np.int64),
             sentinel_ids=self.sentinel_ids,
             full_stop_ids=self.full_stop_ids(),
+            tokens=tuple(self.tokens),
         )
 
     def files(self) -> dict[str, bytes]:
@@ -213,7 +215,7 @@ class Tokenizer:
             "tokenizer.json": self.backend.marked.to_str(pretty=True).encode(),
             **self.huggingface_facts(max_length),
         }
-        if self.kind == "wordpiece":
+        if self.kind == "wordpiece" or reads_like_esm(self.backend, self.spec):
             files["vocab.txt"] = "".join(token + "\n" for token in self.tokens).encode()
         if isinstance(self.backend, SentencePieceBackend):
             files |= self.backend.exported_files(self.spec)

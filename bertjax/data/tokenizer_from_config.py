@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
-from bertjax.config.data import TOKENIZER_MODELS
+from bertjax.config.data import FIXED_VOCABULARIES, TOKENIZER_MODELS
 from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
 from bertjax.config.objectives import objective_class, require_pretraining
@@ -51,9 +51,11 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
     url = stored_url(cfg, "tokenizers", folder.name)
     is_stored = url is not None and fetch_folder(url, folder, "bertjax_tokenizer.json")
     if not folder.exists():
-        say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")
+        is_fixed = data.tokenizer in FIXED_VOCABULARIES
+        if not is_fixed:
+            say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")
         tokenizer = train_from_config(data, training_documents(cfg))
-        if tokenizer.size < data.vocab_size:
+        if tokenizer.size < data.vocab_size and not is_fixed:
             say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} tokens")
         require_same_text(cfg, folder)
         save_tokenizer(tokenizer, folder)
@@ -89,6 +91,7 @@ def train_from_config(data: ConfigDict, documents: Iterable[str]) -> Tokenizer:
         vocab_size=data.vocab_size,
         lowercase=data.lowercase,
         token_pattern=data.token_pattern,
+        kmer=data.kmer,
     )
 
 
@@ -121,6 +124,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
         [content_digest(source, cfg) for source in inputs.all_sources(cfg)],
         0.0 if data.eval_sources else data.eval_fraction,
         [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase, *filter(None, [data.token_pattern])],
+        *([[data.kmer]] if data.tokenizer in FIXED_VOCABULARIES else []),
         [library, version(library), *([2] if data.tokenizer == "wordpiece" else [])],
         *read_group(cfg, FilterConfig).fingerprint,
         *([] if (evaluation := evaluation_text(cfg)) is None else [evaluation.digest]),

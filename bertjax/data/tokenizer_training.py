@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from bertjax.config.data import FIXED_VOCABULARIES
+from bertjax.data.letter_tokenizers import fixed_tokenizer
 from bertjax.data.sentencepiece_model import NewToken, append_tokens, compose_text
 from bertjax.data.special_tokens import TokenizerFamily, family_of
 from bertjax.data.tokenizer import Tokenizer
@@ -63,6 +65,7 @@ def train_tokenizer(
     vocab_size: int,
     lowercase: bool | None = None,
     token_pattern: str | None = None,
+    kmer: int = 6,
     seed: int = 0,
     max_chars: int = 200_000_000,
 ) -> Tokenizer:
@@ -77,6 +80,7 @@ def train_tokenizer(
         vocab_size: Tokens, special ones included.
         lowercase: Lower-case and strip accents; None = the family's default.
         token_pattern: Regular expression of the tokens of wordlevel.
+        kmer: Letters of the tokens of dna and kmers.
         seed: Seed of the sample.
         max_chars: A longer corpus is sampled by document hash; the sample is held in memory.
 
@@ -91,8 +95,10 @@ def train_tokenizer(
         "wordlevel": functools.partial(train_wordlevel, pattern=token_pattern),
         "char": functools.partial(train_wordlevel, pattern=r"[\s\S]", keep_spaces=True),
     }
-    require_one_of("tokenizer model", model, trainers)
+    require_one_of("tokenizer model", model, (*trainers, *FIXED_VOCABULARIES))
     spec = family_of(family)
+    if model in FIXED_VOCABULARIES:
+        return Tokenizer(fixed_tokenizer(model, kmer, spec), family, lowercase=False)
     lowercase = spec.lowercase if lowercase is None else lowercase
     sample = sample_documents(documents, max_chars, seed)
     if not any(text and not text.isspace() for text in sample):

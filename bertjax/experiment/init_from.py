@@ -23,7 +23,7 @@ from bertjax.checkpoint.surgery import (
 )
 from bertjax.config.encoder_decoder import as_decoder
 from bertjax.config.fields import format_value, settings_of
-from bertjax.config.model import EncoderConfig, differences, encoder_config
+from bertjax.config.model import OF_TOKENIZER, EncoderConfig, differences, encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
@@ -177,7 +177,7 @@ def architecture_changes(name: str, source: EncoderConfig, config: EncoderConfig
             + f", or grow a smaller model with {named('config.init_growth', 'tile')}"
             * grows
         )
-    printed_elsewhere = ("vocab_size", "pad_token_id", "max_position_embeddings")
+    printed_elsewhere = (*OF_TOKENIZER, "max_position_embeddings")
     return [words for each, words in different.items() if each not in printed_elsewhere]
 
 

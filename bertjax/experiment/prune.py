@@ -165,8 +165,9 @@ def without_tokens(model: PretrainedModel, used: Iterable[int]) -> tuple[Pretrai
         if HAS_VOCABULARY.fullmatch(path)
     }
     new_ids = {old: new for new, old in enumerate(ids)}
-    pad = new_ids.get(model.config.pad_token_id, model.config.pad_token_id)
-    config = dataclasses.replace(model.config, vocab_size=len(ids), padded_vocab_size=None, pad_token_id=pad)
+    moved = {name: getattr(model.config, name) for name in ("pad_token_id", "mask_token_id")}
+    moved = {name: new_ids.get(old, old) for name, old in moved.items()}
+    config = dataclasses.replace(model.config, vocab_size=len(ids), padded_vocab_size=None, **moved)
     files = tokenizer.huggingface_files(_max_length(model))
     generation = {
         key: new_ids.get(value, value) if key.endswith("_token_id") and isinstance(value, int) else value

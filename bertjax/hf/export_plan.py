@@ -116,6 +116,13 @@ class ExportPlan:
             rendered = self.family.render_config(self.config, self.architecture)
         return {**rendered, **self.config_keys, "dtype": self.dtype}
 
+    @property
+    def computed_tensors(self) -> Tensors:
+        """The tensors of model.safetensors that follow from the config; they are float32 in files of any type."""
+        if self.family is None or not self.family.stores_computed:
+            return {}
+        return {self.family.rename_for(self.architecture, name): each for name, each in self.keymap.computed.items()}
+
     def tensors(self, params: Params) -> tuple[Tensors, Tensors]:
         """Returns the tensors of model.safetensors and of bertjax.safetensors.
 
@@ -129,7 +136,10 @@ class ExportPlan:
             leaves = {path: leaf for path, leaf in leaves.items() if path in covered or not path.endswith("/bias")}
         tensors = params_to_tensors(self.keymap, unflatten_tree(leaves), self.config, self.stored_heads)
         if self.family is not None:
+            absent = tuple(head for head in self.family.zero_heads if head not in self.stored_heads)
+            tensors |= self.keymap.zeros(absent)
             tensors = {self.family.rename_for(self.architecture, name): array for name, array in tensors.items()}
+            tensors |= self.computed_tensors
         if not self.sidecar_paths:
             return tensors, {}
         shapes = native_format.param_shapes(self.config, self.heads)
@@ -173,6 +183,9 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, An
         if unset:
             return plan_native(config, heads, tuple(sorted(unset)))
         hf_config = family.parse_config(rendered)
+        if family.stores_computed:
+            of_tensors = family.fields_of_tensors(hf_config, dict(keymap.computed), "config.json")
+            hf_config = dataclasses.replace(hf_config, **of_tensors)
     except UserError as error:
         return plan_native(config, heads, (str(error),))
     except KeyError as error:  # a table of the family has no word for the value

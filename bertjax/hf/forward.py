@@ -129,3 +129,22 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
         logits = model.answer_logits(hidden)
         outputs |= {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
     return outputs
+
+
+def predict_contacts(
+    config: EncoderConfig, heads: tuple[str, ...], params: Params, inputs: Inputs, end_id: int
+) -> Float[Array, "B R R"]:
+    """Returns the contacts of a protein model; see `PretrainedModel.predict_contacts`.
+
+    Args:
+        config, heads, params, inputs: as of `run_model`.
+        end_id: id of the end token.
+    """
+    residues = (inputs["segment_ids"] > 0) & (inputs["input_ids"] != end_id)
+    with jax.default_matmul_precision("float32"):
+        return _contacts(params, inputs, residues, config, heads)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _contacts(params: Params, inputs: Inputs, residues: Array, config: EncoderConfig, heads: tuple[str, ...]) -> Array:
+    return bind(config, heads, params).contacts(**inputs, residues=residues)

@@ -130,6 +130,22 @@ class KeyMap:
         """Returns the entries of the encoder and of these heads."""
         return [entry for entry in self.entries if not entry.head or entry.head in heads]
 
+    def zeros(self, heads: tuple[str, ...]) -> Tensors:
+        """Returns the tensors of these heads as zeros."""
+        entries = [entry for entry in self.entries if entry.head in heads]
+        shapes = {
+            name: entry.tensor_shape(self.sizes) for entry in entries for _, name in entry.tensor_names(self.sizes)
+        }
+        return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+    def drop_zeros(self, tensors: Tensors, heads: tuple[str, ...]) -> None:
+        """Removes the tensors of each of these heads that are zeros alone: the file was written without the head."""
+        for head in heads:
+            names = [name for name in self.zeros((head,)) if name in tensors]
+            if not any(np.any(tensors[name]) for name in names):
+                for name in names:
+                    del tensors[name]
+
     def detect_heads(self, tensors: Mapping[str, Any], required: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the heads that are required, and those that have a tensor of their own.
 

@@ -214,9 +214,11 @@ def _read_family(folder: Path, family: Family, values: dict[str, Any], architect
     config = family.parse_config(values, where)
     sidecar = sidecar_files.read_sidecar(folder, family, values, config)
     config, sidecar_heads = sidecar or (config, ())
-    keymap = family.keymap_for(architecture, config)
     raw, file = read_tensors(folder, architecture)
+    config = dataclasses.replace(config, **family.fields_of_tensors(config, raw, file))
+    keymap = family.keymap_for(architecture, config)
     tensors = keymap.canonicalize(raw, file)
+    keymap.drop_zeros(tensors, family.zero_heads)
     if required is None:  # a shared name must not be taken for a head of ours
         keymap.drop_foreign(tensors, (), f"{file}: {architecture} is read without its head")
     stored = order_heads(keymap.detect_heads(tensors, required or ()))

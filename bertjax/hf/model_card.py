@@ -48,6 +48,7 @@ _SIDECAR_PARTS = {
     "decoder_positions": "the position table of the enhanced mask decoder",
     "rtd_head": "the head of replaced token detection",
     "pair_head": "the head that classifies pairs of segments",
+    "contact_head": "the head that predicts contacts",
 }
 
 

@@ -48,6 +48,7 @@ HEAD_BY_MODULE = {
     "token_head": "token_classification",
     "answer_head": "question_answering",
     "choice_head": "multiple_choice",
+    "contact_head": "contact",
 }
 _LETTERS = string.ascii_uppercase
 _AUTO_HEADS = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder, read_encoder_decoder
-from bertjax.hf.forward import ModelOutput, run_model
+from bertjax.hf.forward import ModelOutput, predict_contacts, run_model
 from bertjax.hf.generate import generate_ids, generation_file, generation_settings
 from bertjax.hf.inputs import check_inputs, check_two_stream_inputs
 from bertjax.hf.load import ModelWeights, is_encoder_decoder, local_model, read_config_json, read_folder
@@ -88,6 +88,27 @@ class PretrainedModel(ModelWeights):
         check_inputs(self.config, self.heads, input_ids, attention_mask)
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         return generate_ids(self.params, self.config, inputs, generation_settings(self.generation, settings), seed)
+
+    def predict_contacts(
+        self, input_ids: Any, attention_mask: Any = None, end_token_id: int = 2
+    ) -> Float[Array, "B R R"]:
+        """Returns how likely every pair of residues is in contact, as `predict_contacts` of transformers' ESM.
+
+        Args:
+            input_ids: a protein between the begin and the end token in every row [B, S], then padding.
+            attention_mask: [B, S], 1 = real token; None = all tokens are real.
+            end_token_id: id of the end token; 2 in the vocabulary of ESM.
+
+        Returns:
+            Probabilities of the R = S - 2 tokens between the first and the last.
+
+        Raises:
+            UserError: the model has no contact head, or an input is wrong.
+        """
+        if "contact" not in self.heads:
+            raise UserError(f"the model has no contact head; its heads are {', '.join(self.heads) or 'none'}")
+        inputs = check_inputs(self.config, self.heads, input_ids, attention_mask)
+        return predict_contacts(self.config, self.heads, self.params, inputs, end_token_id)
 
     @property
     def by_layer(self) -> Params:

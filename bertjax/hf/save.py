@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -126,7 +126,7 @@ def save_pretrained(
     )
     try:
         with atomic_folder(folder) as temporary:
-            write_weights(temporary, tensors, max_shard_bytes, dtype)
+            write_weights(temporary, tensors, max_shard_bytes, dtype, exact=plan.computed_tensors.keys())
             write_sidecar(temporary, plan, sidecar)
             for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
@@ -196,7 +196,9 @@ def round_params(params: Params, dtype: str) -> Params:
     return unflatten_tree(rounded)
 
 
-def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: str) -> None:
+def write_weights(
+    folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: str, exact: Collection[str] = ()
+) -> None:
     """Writes one file, or shards of whole tensors in the order of their names, with an index.
 
     Args:
@@ -204,8 +206,9 @@ def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: s
         tensors: tensors by name.
         max_shard_bytes: largest size of a file.
         dtype: type of the weights, one of `DTYPES`.
+        exact: names of tensors that keep their type.
     """
-    tensors = {name: array.astype(dtype, copy=False) for name, array in tensors.items()}
+    tensors = {name: array if name in exact else array.astype(dtype, copy=False) for name, array in tensors.items()}
     shards: list[Tensors] = [{}]
     for name in sorted(tensors):
         if shards[-1] and sum(array.nbytes for array in shards[-1].values()) + tensors[name].nbytes > max_shard_bytes:

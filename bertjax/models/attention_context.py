@@ -134,7 +134,7 @@ def make_context(
     angles = None
     if config.attention_position == "rotary":
         base = config.local_rope_theta if local else config.global_rope_theta
-        angles = rotation(position_ids, config.head_dim, base)
+        angles = rotation(position_ids, config.head_dim, base, config.rope_rounding)
     return AttentionContext(
         segment_ids,
         config.local_attention if local else 0,

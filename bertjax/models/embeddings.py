@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, initializer, make_norm
 from bertjax.models.mesh import unshard_table
 from bertjax.models.rope import sinusoids
+
+_PRETRAINING_SHARE = 1.0 - 0.15 * 0.8  # share of tokens that the mask token does not replace
 
 
 class Embeddings(nnx.Module):
@@ -51,13 +54,18 @@ class Embeddings(nnx.Module):
 
         Args:
             input_ids, position_ids, token_type_ids: as in `types.Batch`.
-            segment_ids: needed only by models that embed padding as zero.
+            segment_ids: needed only by models that embed padding as zero, or scale embeddings by example.
             key: key of the dropout; None = no dropout.
             inputs_embeds: rows that replace those of the word table [B, S, E]; None = the rows of `input_ids`.
         """
         config, norm = self.config, self.norm
         norm_after = config.embedding_norm == "after"
-        x = self._sum(input_ids, position_ids, token_type_ids, inputs_embeds)
+        x = inputs_embeds
+        if x is None:
+            x = jnp.take(unshard_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
+        if config.token_dropout:
+            x = drop_tokens(x, input_ids == config.mask_token_id, segment_ids)
+        x = self._sum(x, position_ids, token_type_ids)
         if norm is not None and not norm_after:
             x = norm(x)
         if not norm_after:
@@ -70,10 +78,8 @@ class Embeddings(nnx.Module):
             x = jnp.where((segment_ids > 0)[:, :, None], x, jnp.zeros((), x.dtype))
         return dropout(x, config.rate("embedding_dropout"), key) if norm_after else x
 
-    def _sum(self, input_ids: Array, position_ids: Array, token_type_ids: Array, inputs_embeds: Array | None) -> Array:
-        config, x = self.config, inputs_embeds
-        if x is None:
-            x = jnp.take(unshard_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
+    def _sum(self, x: Array, position_ids: Array, token_type_ids: Array) -> Array:
+        config = self.config
         if config.embedding_scale:
             x = x * math.sqrt(config.embedding_dim)
         if self.position_embeddings is not None:
@@ -85,3 +91,21 @@ class Embeddings(nnx.Module):
             types = jax.nn.one_hot(token_type_ids, config.type_vocab_size, dtype=x.dtype)
             x = x + jnp.einsum("bst,td->bsd", types, self.token_type_embeddings.embedding[...])
         return x.astype(config.result_dtype)
+
+
+def drop_tokens(
+    words: Float[Array, "B S E"], masked: Bool[Array, "B S"], segment_ids: Int[Array, "B S"] | None
+) -> Float[Array, "B S E"]:
+    """Zeroes mask tokens, and scales the others of every example (facebookresearch/esm:esm/model/esm2.py).
+
+    Args:
+        words: word embeddings.
+        masked: True at mask tokens.
+        segment_ids: example of each token, 0 to S [B, S]; None = one example per sequence.
+    """
+    examples = jnp.zeros(masked.shape, jnp.int32) if segment_ids is None else segment_ids
+    sums = functools.partial(jax.ops.segment_sum, num_segments=masked.shape[1] + 1)
+    unmasked, total = (jax.vmap(sums)(each.astype(words.dtype), examples) for each in (~masked, jnp.ones_like(masked)))
+    scale = _PRETRAINING_SHARE * total / jnp.maximum(unmasked, 1.0)
+    scale = jnp.where(masked, 0.0, jnp.take_along_axis(scale, examples, axis=1))
+    return words * scale[:, :, None]

@@ -9,10 +9,11 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.models.contacts import contact_features, contact_probabilities
 from bertjax.models.disentangled_attention import restrict_queries
 from bertjax.models.encoder import Encoder, EncoderOutput, describe_module
 from bertjax.models.heads import (
@@ -39,6 +40,7 @@ HEADS = (
     "token_classification",
     "question_answering",
     "multiple_choice",
+    "contact",
 )
 
 _DECODER_KEY = 0xDEC0DE  # derives the enhanced decoder's dropout key, distinct from the encoder's
@@ -73,6 +75,8 @@ class Model(nnx.Module):
         self.token_head = score_head("token_classification", config.num_labels, config.token_classifier_dense)
         self.choice_head = score_head("multiple_choice", 1, choice_layer(config) == "own")
         self.answer_head = score_head("question_answering", 2, config.token_classifier_dense)
+        maps = config.num_layers * config.num_heads
+        self.contact_head = Linear(maps, 1, config, rngs) if "contact" in heads else None
         self.config = config
 
     def __repr__(self) -> str:
@@ -237,6 +241,25 @@ class Model(nnx.Module):
     def answer_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S 2"]:
         """Returns the scores of every token to be the first and the last of the answer."""
         return _present(self.answer_head)(hidden, key)
+
+    def contacts(
+        self,
+        input_ids: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        position_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        residues: Bool[Array, "B S"],
+    ) -> Float[Array, "B R R"]:
+        """Returns how likely the pairs of tokens between the first and the last are in contact; R = S - 2.
+
+        Args:
+            input_ids, segment_ids, position_ids, token_type_ids: as of `encode`.
+            residues: False at tokens that stand for none; see `contact_features`.
+        """
+        names = tuple(f"layers/{layer}/probabilities" for layer in range(self.config.num_layers))
+        encoded = self.encode(input_ids, segment_ids, position_ids, token_type_ids, collect=names)
+        maps = jnp.stack([encoded.attention_tensors[name] for name in names], axis=1)
+        return contact_probabilities(_present(self.contact_head), contact_features(maps, residues))
 
     def _summaries(self, hidden: Array, positions: Array, segment_ids: Array | None) -> Array:
         if segment_ids is None:

@@ -18,19 +18,21 @@ Rotation = tuple[Float[Array, "B S 1 H"], Float[Array, "B S 1 H"]]
 
 def sinusoids(positions: Int[Array, "*p"], size: int) -> Float[Array, "*p size"]:
     """Returns all sines, then all cosines, of positions / 10000^(2i / size) (zihangdai/xlnet:modeling.py; Marian)."""
-    return _waves(positions, size, 10_000.0, jnp.sin, jnp.cos)
+    return _waves(positions, frequencies(size, 10_000.0), jnp.sin, jnp.cos)
 
 
-def rotation(position_ids: Int[Array, "B S"], head_dim: int, base: float) -> Rotation:
+def rotation(position_ids: Int[Array, "B S"], head_dim: int, base: float, rounding: str = "float32") -> Rotation:
     """Returns the rotation of every token, in the layout of halves, not interleaved (arXiv:2104.09864).
 
     Args:
         position_ids: [B, S].
         head_dim: H.
         base: Hugging Face's `rope_theta`.
+        rounding: type to which the frequencies are rounded.
     """
-    cosines = _waves(position_ids, head_dim, base, jnp.cos, jnp.cos)
-    sines = _waves(position_ids, head_dim, base, lambda angles: -jnp.sin(angles), jnp.sin)
+    rates = frequencies(head_dim, base, rounding)
+    cosines = _waves(position_ids, rates, jnp.cos, jnp.cos)
+    sines = _waves(position_ids, rates, lambda angles: -jnp.sin(angles), jnp.sin)
     return cosines[:, :, None, :], sines[:, :, None, :]
 
 
@@ -60,16 +62,17 @@ def _swap_halves(x: Array) -> Array:
     return jnp.concatenate([second, first], axis=-1)
 
 
-def frequencies(size: int, base: float) -> Float[np.ndarray, "half"]:
+def frequencies(size: int, base: float, rounding: str = "float32") -> Float[np.ndarray, "half"]:
     """Returns 1 / base^(2i / size), rounded after every operation as in torch's float32.
 
     Computed on the host, out of reach of the compiler: at position 8192 the last bit of a frequency moves a cosine by
     2e-4.
     """
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    return np.float32(1) / np.power(float(base), exponents, dtype=np.float64).astype(np.float32)
+    exact = np.float32(1) / np.power(float(base), exponents, dtype=np.float64).astype(np.float32)
+    return exact.astype(jnp.dtype(rounding)).astype(np.float32)
 
 
-def _waves(positions: Array, size: int, base: float, first: Wave, second: Wave) -> Array:
-    angles = positions[..., None].astype(jnp.float32) * jnp.expand_dims(frequencies(size, base), range(positions.ndim))
+def _waves(positions: Array, rates: Float[np.ndarray, "half"], first: Wave, second: Wave) -> Array:
+    angles = positions[..., None].astype(jnp.float32) * jnp.expand_dims(rates, range(positions.ndim))
     return jnp.concatenate([first(angles), second(angles)], axis=-1)

@@ -45,6 +45,8 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"mmbert-", None, "mmBERT", "arXiv:2509.06888"),
     (r"eurobert-", None, "EuroBERT", "arXiv:2503.05500"),
     (r"neobert", None, "NeoBERT", "arXiv:2502.19587"),
+    (r"esm2-", None, "ESM-2", "doi:10.1126/science.ade2574"),
+    (r"esm1b", 33, "ESM-1b", "doi:10.1073/pnas.2016239118"),
     (r"gpt2", None, "GPT-2", "GPT-2's report (2019)"),
     (r"transformer-", None, "Encoder of the first Transformer", "arXiv:1706.03762"),
     (r"t5-", 32_128, "Encoders of T5 and T5 v1.1", "arXiv:1910.10683"),

@@ -10,13 +10,13 @@ from ml_collections import FieldReference
 
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import PRESET
-from bertjax.config.model import NETWORK_GROUPS, EncoderConfig, encoder_config
+from bertjax.config.model import NETWORK_GROUPS, OF_TOKENIZER, EncoderConfig, encoder_config
 from bertjax.config.overrides import apply_overrides, declared, from_json, load_config, to_json
 from bertjax.config.presets import preset
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # the tokenizer, data.packing, train.compute_dtype and train.result_dtype set these, and keys of an extension
-FROM_ELSEWHERE = {"vocab_size", "padded_vocab_size", "pad_token_id", "compute_dtype", "result_dtype"}
+FROM_ELSEWHERE = {*OF_TOKENIZER, "compute_dtype", "result_dtype"}
 FROM_ELSEWHERE |= {"attention_settings", "cross_attention_hidden_size", "max_examples"}
 SPECS = [
     f"{path}:{size}" if size else str(path)

@@ -91,6 +91,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "num_groups": (None, 1, 2),
     "inner_layers": (1, 2),
     "pad_token_id": (2,),
+    "mask_token_id": (5,),
     "mlm_act": (None, "relu"),
     "span_positions": (6,),
     "span_position_size": (5,),

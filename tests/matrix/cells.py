@@ -10,6 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.data import FIXED_VOCABULARIES
 from bertjax.config.defaults import base_config
 from bertjax.config.extensions import FAMILIES
 from bertjax.config.presets import PRESETS
@@ -78,7 +79,9 @@ def tokenizer_of(family: str) -> Path:
 def tokenizer_folder(family: str) -> Path:
     """Trains and writes a tokenizer."""
     folder = Path(tempfile.mkdtemp(prefix="bertjax-matrix-")) / family
-    save_tokenizer(train_tokenizer(TEXTS * 3, model=TOKENIZERS[family].model, family=family, vocab_size=330), folder)
+    model = TOKENIZERS[family].model
+    model = "wordlevel" if model in FIXED_VOCABULARIES else model  # these texts are English
+    save_tokenizer(train_tokenizer(TEXTS * 3, model=model, family=family, vocab_size=330), folder)
     if family in WITHOUT_BLANK:
         path = folder / "tokenizer.json"
         content = json.loads(path.read_text())

@@ -24,6 +24,7 @@ from masking_lab import (
 
 from bertjax.config.fields import Reader
 from bertjax.config.overrides import load_config, values_of
+from bertjax.errors import UserError
 from bertjax.experiment.config import parse as check
 from bertjax.objectives.masking.settings import Masking, default_max_predictions
 from bertjax.types import Vocabulary
@@ -333,3 +334,19 @@ def test_a_text_of_specials_alone_hides_nothing(twins: Vocabulary, pack: Callabl
 def test_every_unit_has_a_default_that_is_berts() -> None:
     assert Masking() == Masking(mask_unit="token", mask_rate=0.15, mask_token_rate=0.8, random_token_rate=0.1)
     assert Masking().mask_rounding == "round" and not Masking().allow_mask_special
+
+
+def test_some_tokens_are_never_masked(vocabulary: Vocabulary, pack: Callable) -> None:
+    """Nor drawn as random ones; other draws do not move where none is named."""
+    named = Vocabulary(**{**vars(vocabulary), "tokens": tuple(f"t{index}" for index in range(200))})
+    batch = text_rows(pack, 32, S, max_ids=20)
+    changes: dict = {"mask_rate": 0.9, "mask_token_rate": 0.0, "random_token_rate": 1.0, "min_random_id": 4}
+    for distribution in ("uniform", "unigram"):
+        settings = changes | {"random_token_distribution": distribution}
+        hidden = mask_batch(batch, named, 0, S, **settings, never_masked=("t7", "t12", "t150"))
+        chosen = chosen_of(hidden)
+        assert chosen.any() and not np.isin(batch["input_ids"][chosen], (7, 12)).any()
+        assert not np.isin(hidden["input_ids"][chosen], (7, 12, 150)).any()
+        assert np.isin(hidden["input_ids"], 7).sum() == np.isin(batch["input_ids"], 7).sum()
+    with pytest.raises(UserError, match=r"never_masked: the tokenizer has no token X, \?"):
+        mask_batch(batch, named, 0, S, never_masked=("X", "?"))

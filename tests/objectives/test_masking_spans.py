@@ -23,8 +23,10 @@ from masking_lab import (
     words_of,
 )
 
+from bertjax.errors import UserError
 from bertjax.objectives.masking.ngrams import sample_lengths
 from bertjax.objectives.masking.replace import build_alias_table
+from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.spans import span_length_probabilities
 from bertjax.objectives.masking.tokens import LENGTH, ORDER
 from bertjax.types import Vocabulary
@@ -158,6 +160,18 @@ def test_lengths_are_geometric_truncated_and_scaled() -> None:
     np.testing.assert_allclose(shares @ np.arange(1, 11), 3.797, atol=5e-4)
     drawn = np.asarray(sample_lengths(jax.random.uniform(jax.random.key(0), (40_000,)), shares))
     assert_distribution(np.bincount(drawn, minlength=11)[1:], shares)
+
+
+def test_spans_of_one_length(vocabulary: Vocabulary, pack: Callable) -> None:
+    """Of overlapping k-mers k neighbors are masked; where two spans meet, or the budget ends, runs differ."""
+    words = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
+    changes = {"mask_unit": "span", "min_span": 6, "max_span": 6, "mask_rate": 0.05, "predictions": 60}
+    chosen = chosen_of(mask_batch(text_rows(pack, 64, 128), words, **changes))
+    edges = np.flatnonzero(np.diff(np.pad(chosen, ((0, 0), (1, 1))).ravel().astype(int)))
+    lengths = edges[1::2] - edges[::2]
+    assert (chosen.sum(1) == 6).all() and (lengths == 6).mean() > 0.9
+    with pytest.raises(UserError, match=r"min_span=7 is above objective\.masking\.max_span=6"):
+        Masking(mask_unit="span", min_span=7, max_span=6)
 
 
 @pytest.mark.long

@@ -100,7 +100,8 @@ def load_shared(case: Case) -> Callable[[Path], PretrainedModel]:
     class Shared(PretrainedModel):
         def __call__(self, *arguments: Any, **options: Any) -> ModelOutput:
             config = dataclasses.replace(self.config, family="bertjax")  # families may share the program as well
-            out = PretrainedModel(config, random_once(config, heads) | self.params, heads)(*arguments, **options)
+            every = tuple(head for head in HEADS if head in heads or head in self.heads)
+            out = PretrainedModel(config, random_once(config, every) | self.params, every)(*arguments, **options)
             outputs = {output for output, needed in HEADS_BY_OUTPUT.items() if set(needed) <= set(self.heads)}
             outputs |= {"end_logits"} if "start_logits" in outputs else set()
             return out._replace(**{name: None for name in (*HEADS_BY_OUTPUT, "end_logits") if name not in outputs})

@@ -14,7 +14,7 @@ from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.json_keys import JsonKeys, refuse
-from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.hf.keymap import Entry, KeyMap, Tensors
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,11 @@ class Family:
         prefix: what the tensor names begin with in all files except those of the bare model.
         sidecar_paths: regexes of parameter paths that no class holds, though the keymap names other parameters of the
             same head; heads that it does not name at all need no mention.
+        zero_heads: heads that files of every class hold; a model without one is written with zeros, which are read as
+            none.
+        stores_computed: files of the classes hold the computed tensors of the keymap.
+        fields_of_tensors: fields that only tensors tell, from (config, tensors under their names in the file, file to
+            name in errors).
     """
 
     name: str
@@ -112,6 +117,9 @@ class Family:
     prefix: str = ""
     sidecar_paths: tuple[str, ...] = ()
     last_token_classes: Mapping[str, Entries] = dataclasses.field(default_factory=dict)
+    zero_heads: tuple[str, ...] = ()
+    stores_computed: bool = False
+    fields_of_tensors: Callable[[EncoderConfig, Tensors, str], dict[str, Any]] = lambda config, tensors, where: {}
 
     def heads_of(self, architecture: str) -> tuple[str, ...] | None:
         """Returns the heads of a class, None for one that is not of the family."""

@@ -62,7 +62,7 @@ def tied_names(prefix: str) -> dict[str, str]:
     }
 
 
-def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+def split_positions(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """Separates the rows before the first position from the positions."""
     if values.get("pad_token_id", 1) is None:
         raise UserError(f"{where}: pad_token_id = null is not supported: positions begin after it")
@@ -101,7 +101,7 @@ FAMILY = Family(
     },
     constants=names.BERT_CONSTANTS,
     unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
-    extra_fields=_extra_fields,
+    extra_fields=split_positions,
     extra_keys=_extra_keys,
     prefix="roberta.",
 )

@@ -31,15 +31,18 @@ class BertjaxConfig(PretrainedConfig):
     embedding_norm: str = "before"
     embedding_scale: bool = False
     zero_pad_embeddings: bool = False
+    token_dropout: bool = False
     position_embedding: str = "learned"
     max_position_embeddings: int = 512
     position_offset: int = 0
     type_vocab_size: int = 2
     pad_token_id: int = 0
+    mask_token_id: int = 0
     # positions inside attention
     attention_position: str = "none"
     global_rope_theta: float = 10_000.0
     local_rope_theta: float = 10_000.0
+    rope_rounding: str = "float32"
     pos_att_type: tuple[str, ...] = ("c2p", "p2c")
     share_att_key: bool = False
     position_buckets: int = 0

@@ -151,10 +151,10 @@ class BertjaxModel(BertjaxPreTrainedModel):
             encoder_hidden_states: output of the encoder, for a decoder [B, K, D2].
             encoder_attention_mask: 1 = real token of the encoder, for a decoder [B, K]; None = all are real.
         """
-        words = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        mask = None if attention_mask is None else attention_mask.bool()
+        words = self.embeddings.look_up(input_ids, mask) if inputs_embeds is None else inputs_embeds
         positions, types = self.position_ids(words, input_ids, position_ids), token_type_ids
         types = torch.zeros_like(positions) if types is None else types
-        mask = None if attention_mask is None else attention_mask.bool()
         hidden = embeddings = self.embeddings(words, positions, types, mask)
         contexts = {local: self.context(hidden, positions, types, mask, local) for local in (False, True)}
         for context in contexts.values():
@@ -231,7 +231,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
             context.visible = visible | ~visible.any(dim=-1, keepdim=True)
         if config.attention_position == "rotary":
             base = config.local_rope_theta if local else config.global_rope_theta
-            angles = position_ids[:, None, :, None].float() * frequencies(config.head_dim, base, hidden.device)
+            rates = frequencies(config.head_dim, base, hidden.device, config.rope_rounding)
+            angles = position_ids[:, None, :, None].float() * rates
             angles = torch.cat([angles, angles], dim=-1)
             context.rotation = angles.cos(), angles.sin()
         if config.attention_position == "disentangled":

@@ -67,15 +67,17 @@ def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = Tr
     return layer_norm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
 
 
-def frequencies(size: int, base: float, device: torch.device) -> Tensor:
+def frequencies(size: int, base: float, device: torch.device, rounding: str = "float32") -> Tensor:
     """Returns 1 / base^(2i / size), float32 [size / 2].
 
     Args:
         size: width of what is rotated or added.
         base: base of the powers.
         device: device of the result.
+        rounding: type to which the result is rounded.
     """
-    return 1.0 / base ** (torch.arange(0, size, 2, device=device).float() / size)
+    exact = 1.0 / base ** (torch.arange(0, size, 2, device=device).float() / size)
+    return exact.to(getattr(torch, rounding)).float()
 
 
 def sinusoids(positions: Tensor, size: int) -> Tensor:
@@ -153,6 +155,21 @@ class BertjaxEmbeddings(nn.Module):
             self.projection = nn.Linear(size, config.hidden_size, bias=config.embedding_projection_bias)
         self.dropout = nn.Dropout(config.rate("embedding_dropout"))
         self.config = config
+
+    def look_up(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Returns the word embeddings [B, S, E]; with `token_dropout` mask tokens are zero, and the others scaled.
+
+        Args:
+            input_ids: [B, S].
+            mask: True at real tokens [B, S]; None = all tokens are real.
+        """
+        words = self.word_embeddings(input_ids)
+        if not self.config.token_dropout:
+            return words
+        unmasked = (input_ids != self.config.mask_token_id).to(words.dtype)
+        real = torch.ones_like(unmasked) if mask is None else mask.to(words.dtype)
+        share = (unmasked * real).sum(dim=1, keepdim=True) / real.sum(dim=1, keepdim=True).clamp(min=1.0)
+        return words * (unmasked * (1.0 - 0.15 * 0.8) / share.clamp(min=1e-6))[:, :, None]
 
     def forward(self, words: Tensor, position_ids: Tensor, token_type_ids: Tensor, mask: Tensor | None) -> Tensor:
         """Returns the input of the first layer [B, S, D].

@@ -14,7 +14,7 @@ from bertjax.objectives.masking.ngrams import (
     select_window_ngrams,
 )
 from bertjax.objectives.masking.num_predictions import example_num_predictions, mask_rate_at, max_sequence_predictions
-from bertjax.objectives.masking.replace import sample_replacements
+from bertjax.objectives.masking.replace import never_masked_ids, sample_replacements
 from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.spans import select_spans, span_length_probabilities
 from bertjax.objectives.masking.tokens import (
@@ -83,7 +83,8 @@ def mask_tokens(
         [B, M] int32 (ascending; padded with position 0 and id 0), and `masked_weights` [B, M] float32 (1; more where a
         token was drawn more than once).
     """
-    tokens = locate_tokens(batch, keys, vocabulary, config.allow_mask_special, config.allow_mask_unk)
+    allowed = config.allow_mask_special, config.allow_mask_unk
+    tokens = locate_tokens(batch, keys, vocabulary, *allowed, never_masked_ids(config, vocabulary))
     words = locate_words(tokens, vocabulary, _needs_words(config))
     times = _select_tokens(tokens, words, config, vocabulary, mask_rate_at(config, cursor))
     # Every masked token is predicted: where a random number exceeds the slots, the end of the sequence stays unmasked.
@@ -143,7 +144,8 @@ def _select_tokens(
         ngrams = select_random_ngrams(words, word_noise, lengths, budget, config.max_ngram)
         return _expand_words(ngrams, tokens, words)
     if config.mask_unit == "span":
-        lengths = sample_lengths(length_noise, span_length_probabilities(config.span_geometric_p, config.max_span))
+        shares = span_length_probabilities(config.span_geometric_p, config.max_span, config.min_span)
+        lengths = sample_lengths(length_noise, shares)
         return select_spans(tokens, words, noise, lengths, budget, config.max_span).astype(jnp.int32)
     if config.mask_unit == "frequency":
         ids = jnp.take_along_axis(tokens.ids, words.first, axis=1)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.masking.tokens import DECISION, RANDOM_TOKEN, Tokens, draw_uniform, token_keys_at
 from bertjax.types import Vocabulary
@@ -45,19 +45,37 @@ def sample_replacements(
 def _sample_random_tokens(keys: Array, config: Masking, vocabulary: Vocabulary) -> Int[Array, "B M"]:
     """Draws tokens of the true vocabulary from `min_random_id` on, uniformly or by their counts in the corpus."""
     first, size = config.min_random_id, vocabulary.size
-    if first >= size:
+    allowed = np.setdiff1d(np.arange(first, size), never_masked_ids(config, vocabulary))
+    if not len(allowed):
         raise UserError(f"objective.masking.min_random_id={first} leaves nothing of a vocabulary of {size} tokens")
     keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, RANDOM_TOKEN)))(keys)
-    if config.random_token_distribution == "uniform" or not vocabulary.counts[first:].any():
-        return jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), first, size)))(keys)
-    keep, other = (jnp.asarray(table) for table in build_alias_table(vocabulary.counts[first:]))
+    is_range, table = len(allowed) == size - first, jnp.asarray(allowed, jnp.int32)
+
+    def token(number: Array) -> Array:
+        return first + number if is_range else table[number]
+
+    if config.random_token_distribution == "uniform" or not vocabulary.counts[allowed].any():
+        numbers = jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), 0, len(allowed))))(keys)
+        return token(numbers)
+    keep, other = (jnp.asarray(table) for table in build_alias_table(vocabulary.counts[allowed]))
 
     def draw(key: Array) -> Array:
         slot_key, keep_key = jax.random.split(key)
-        slot = jax.random.randint(slot_key, (), 0, size - first)
-        return first + jnp.where(jax.random.uniform(keep_key) < keep[slot], slot, other[slot])
+        slot = jax.random.randint(slot_key, (), 0, len(allowed))
+        return token(jnp.where(jax.random.uniform(keep_key) < keep[slot], slot, other[slot]))
 
     return jax.vmap(jax.vmap(draw))(keys)
+
+
+def never_masked_ids(config: Masking, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Returns the ids of `never_masked`; raises `UserError` for a token that the vocabulary lacks."""
+    if not vocabulary.tokens:  # a stand-in that knows sizes alone
+        return ()
+    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
+    absent = [token for token in config.never_masked if token not in ids]
+    if absent:
+        raise UserError(f"objective.masking.never_masked: the tokenizer has no token {comma_list(absent)}")
+    return tuple(ids[token] for token in config.never_masked)
 
 
 def build_alias_table(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,9 +16,16 @@ SPAN_PASSES = 12
 three. A span that is still open after the last pass, late in the order, becomes a span of one word."""
 
 
-def span_length_probabilities(p: float, max_span: int) -> np.ndarray:
-    """Returns the truncated geometric probabilities of 1 .. max_span words, float64 [max_span] (p = 0.2: mean 3.80)."""
-    shares = p * (1.0 - p) ** np.arange(max_span)
+def span_length_probabilities(p: float, max_span: int, min_span: int = 1) -> np.ndarray:
+    """Returns the truncated geometric probabilities of 1 .. max_span words, float64 [max_span] (p = 0.2: mean 3.80).
+
+    Args:
+        p: as of the geometric distribution.
+        max_span: longest span.
+        min_span: shortest span; shorter ones have probability 0.
+    """
+    lengths = np.arange(max_span)
+    shares = np.where(lengths + 1 >= min_span, p * (1.0 - p) ** lengths, 0.0)
     return shares / shares.sum()
 
 

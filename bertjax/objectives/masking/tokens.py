@@ -57,7 +57,12 @@ class Words(NamedTuple):
 
 
 def locate_tokens(
-    batch: Batch, keys: Array, vocabulary: Vocabulary, allow_mask_special: bool, allow_mask_unk: bool
+    batch: Batch,
+    keys: Array,
+    vocabulary: Vocabulary,
+    allow_mask_special: bool,
+    allow_mask_unk: bool,
+    never_masked: tuple[int, ...] = (),
 ) -> Tokens:
     """Collects what the selection of tokens needs to know of a batch.
 
@@ -67,6 +72,7 @@ def locate_tokens(
         vocabulary: the tokenizer's vocabulary.
         allow_mask_special: [CLS] and [SEP] are candidates.
         allow_mask_unk: unknown tokens are candidates.
+        never_masked: ids of further tokens that are not candidates.
     """
     ids, segments = batch["input_ids"], batch["segment_ids"]
     candidates = is_text(ids, segments, vocabulary)
@@ -74,6 +80,8 @@ def locate_tokens(
         candidates = (segments > 0) & (ids != vocabulary.pad_id)
     if not allow_mask_unk:
         candidates = candidates & (ids != vocabulary.unk_id)
+    for index in never_masked:
+        candidates = candidates & (ids != index)
     example = jnp.clip(segments - 1, 0, keys.shape[1] - 1)
     return Tokens(ids, segments, batch["position_ids"], example, candidates, keys)
 
