@@ -65,6 +65,7 @@ def test_inspect_writes_what_the_model_sees(lab: Lab, tmp_path: Path, capsys: py
     assert "[MASK]]" in printed and "% of the pairs do not follow" in printed
 
 
+@pytest.mark.long
 def test_inspect_shows_the_batches_of_the_run(lab: Lab, tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
         assert lab.run("inspect-data", "--out", tmp_path / name, "--sequences", 0) == 0

@@ -169,6 +169,7 @@ def test_a_test_split_is_scored_once_and_changes_nothing(
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("test: ")] == printed[:1]
 
 
+@pytest.mark.long
 def test_a_dry_run_trains_nothing(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert task("--workdir", tmp_path / "run", "--config.dry_run=true") == 0
     out = capsys.readouterr().out

@@ -65,6 +65,7 @@ def classifier(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> 
     return model_of(finished, tmp_path_factory.mktemp("classifier") / "model", "sequence_classification", LABELS)
 
 
+@pytest.mark.long
 def test_all_forms_of_input_say_the_same(
     classifier: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +151,7 @@ def test_words_and_questions(finished: Finished, tmp_path: Path, capsys: Capture
     assert question["context"][record["start"] : record["end"]] == record["answer"]
 
 
+@pytest.mark.long
 def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
     texts = sorted(set(sentences(120, 5)))
     (tmp_path / "t.txt").write_text("\n".join([*texts, texts[0], " "]) + "\n")

@@ -146,6 +146,7 @@ def test_a_finished_run_has_nothing_left_to_train(
     assert weights_digest(finished.workdir) == before
 
 
+@pytest.mark.long
 def test_sigterm_saves_and_the_same_command_resumes(
     lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

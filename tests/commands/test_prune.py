@@ -36,6 +36,7 @@ def prune(model: Path, lab: Lab, out: Path, *arguments: object) -> int:
                  *map(str, arguments)])  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_run_becomes_a_smaller_folder_of_the_same_class(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

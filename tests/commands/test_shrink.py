@@ -85,6 +85,7 @@ def test_units_and_heads_that_add_nothing_can_be_removed(name: str) -> None:
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_layers_that_add_nothing_can_be_removed() -> None:
     """Of six layers 0, 2 and 4 are global; without 1 and 2 the pattern is the same."""
     config = dataclasses.replace(PRE, num_layers=6)
@@ -132,6 +133,7 @@ def test_layers_that_are_not_there_or_do_not_fit_are_refused(layers: tuple[int, 
         require_layers(PRE, layers)
 
 
+@pytest.mark.long
 def test_the_influence_of_a_layer_is_the_angle_between_its_input_and_its_output() -> None:
     params, text = random_params(POST, HEADS), [batch(0), batch(1)]
     expected = np.zeros(3)

@@ -94,6 +94,7 @@ print("went on")
 """
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_callback_of_python_is_not_lost(lab: Lab, tmp_path: Path) -> None:
     """P14: jax has such a callback, and Python ignores exceptions in it."""
     command = [sys.executable, "-c", INTERRUPTED_WHILE_COLLECTING, "prepare", "--config", str(lab.config)]

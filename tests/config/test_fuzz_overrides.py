@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -48,12 +49,14 @@ def test_any_value_is_accepted_or_refused_in_one_line(settings: list[tuple[str, 
     accepted_or_one_line([f"--config.{key}={value}" for key, value in settings])
 
 
+@pytest.mark.long
 @QUICK
 @given(st.lists(st.one_of(VALUES, VALUES.map("--config.".__add__), VALUES.map("--config.data.".__add__)), max_size=3))
 def test_any_argument_is_accepted_or_refused_in_one_line(arguments: list[str]) -> None:
     accepted_or_one_line(arguments)
 
 
+@pytest.mark.long
 def test_every_number_outside_its_range() -> None:
     for key, value in flatten(base_config()).items():
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -58,6 +58,7 @@ def scikit(gold: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray) 
         return result
 
 
+@pytest.mark.long
 @given(decisions())
 @settings(max_examples=80)
 def test_metrics_as_scikit_learn(drawn: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:

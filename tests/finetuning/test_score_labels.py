@@ -41,6 +41,7 @@ def decisions(draw: st.DrawFn) -> tuple[list[int], list[int], int]:
     return gold, predicted, classes
 
 
+@pytest.mark.long
 @given(decisions(), st.integers(0, 2**32 - 1))
 @settings(max_examples=60)
 def test_labels_as_scikit_learn(drawn: tuple[list[int], list[int], int], seed: int) -> None:

@@ -20,6 +20,7 @@ from gradients_lab import (
 transformers = pytest.importorskip("transformers")
 
 
+@pytest.mark.long
 def test_loss_and_gradients_are_torchs(tmp_path: Path) -> None:
     sizes = dict(hidden_size=36, num_hidden_layers=3, num_attention_heads=3, intermediate_size=50)
     config = transformers.BertConfig(vocab_size=VOCAB, max_position_embeddings=16, initializer_range=0.2, **sizes)

@@ -56,6 +56,7 @@ def batch_of(vocab_size: int) -> dict[str, np.ndarray]:
     return batch | {"token_type_ids": np.zeros_like(batch["input_ids"])}
 
 
+@pytest.mark.long
 def test_the_loss_and_its_gradients_are_torchs(tmp_path: Path) -> None:
     """T5, with label smoothing as torch has it: its share of every token is e / V instead of e / (V - 1) of others."""
     theirs = random_transformers_model(T5, "T5ForConditionalGeneration")

@@ -53,6 +53,7 @@ def run_alone(folder: Path, batch: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return dict(np.load(paths[2]))
 
 
+@pytest.mark.long
 def test_a_classifier_in_a_process_of_its_own(tmp_path: Path) -> None:
     """The graph takes any batch and length; another model is not taken for it."""
     pytest.importorskip("onnxruntime")

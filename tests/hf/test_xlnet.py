@@ -84,6 +84,7 @@ def test_gradients_of_the_permutation_loss_are_torchs(tmp_path: Path) -> None:
     assert_same_gradients(ours, hf, loss, expected)
 
 
+@pytest.mark.long
 def test_two_rows_of_one_text_go_on_from_each_other(model: PretrainedModel) -> None:
     batch = drawn_batch()
     plain = model(**batch)

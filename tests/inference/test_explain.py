@@ -53,6 +53,7 @@ def words_of(record: dict[str, Any], field: str = "text") -> list[str]:
     return [each["word"] for each in record["words"] if each["field"] == field]
 
 
+@pytest.mark.long
 def test_leave_one_out_as_predict(folders: dict[str, Path]) -> None:
     (record,) = bertjax.explain(folders["score"], [TEXT], method="leave-one-out")
     assert record["baseline"] == "remove" and record["target"] is None
@@ -64,6 +65,7 @@ def test_leave_one_out_as_predict(folders: dict[str, Path]) -> None:
         assert record["words"][number]["score"] == pytest.approx(expected, abs=3e-6)
 
 
+@pytest.mark.long
 def test_predicted_class_and_target(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     texts = [TEXT, "<script>alert(1)</script> tea & cafés"]
     records = bertjax.explain(folders["class"], texts, html=tmp_path / "page.html", out=tmp_path / "out.jsonl")
@@ -108,6 +110,7 @@ def test_answers(folders: dict[str, Path]) -> None:
         bertjax.explain(folders["answers"], [pair], target="coffee")
 
 
+@pytest.mark.long
 def test_masks(folders: dict[str, Path]) -> None:
     text = "cafés [MASK] tea"
     best = bertjax.fill_mask(folders["masks"], [text], top_k=1)[0][0][0].token
@@ -117,6 +120,7 @@ def test_masks(folders: dict[str, Path]) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_similarities(folders: dict[str, Path]) -> None:
     pair = ("cafés offer tea", TEXT)
     first, second = bertjax.embed(folders["masks"], list(pair))

@@ -110,6 +110,7 @@ def test_what_is_kept() -> None:
         select_candidates([answer("a", "positive", None)], 0.5)
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.sampled_from((0.3, 0.7, 0.9))),

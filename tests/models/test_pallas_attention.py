@@ -85,6 +85,7 @@ def test_capped_scores_are_the_plain_form() -> None:
         assert np.abs(ours - plain).max() <= 3e-6 and np.abs(ours - other).max() > 0.1
 
 
+@pytest.mark.long
 def test_a_decoder_attends_to_a_source_of_another_length() -> None:
     source = jnp.asarray(np.array([1, 2, 3, 1, 0]).repeat([30, 10, 30, 60, 10]).reshape(BATCH, 70), jnp.int32)
     context = AttentionContext(IDS, key_segment_ids=source)

@@ -137,6 +137,7 @@ def test_a_memory_is_the_text_before_the_row(params: Params) -> None:
     np.testing.assert_allclose(second.memory, whole.memory, atol=2e-6)
 
 
+@pytest.mark.long
 def test_a_memory_holds_the_inputs_of_the_layers(params: Params) -> None:
     config, batch, permutation = dataclasses.replace(CONFIG, mem_len=5, reuse_len=4), make_batch(), order()
     keeping = runner(config, collect=("hidden_states",))

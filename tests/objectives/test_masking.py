@@ -209,6 +209,7 @@ def test_random_tokens_come_from_the_whole_true_vocabulary(
     assert (counts[:5] > 0).all()  # specials too
 
 
+@pytest.mark.long
 def test_the_mask_of_an_example_does_not_know_its_row(mask_batch: MaskBatch, pack: Callable, example: Callable) -> None:
     """Alone, packed with others, in another row, after other neighbors: the same mask."""
     rng = np.random.default_rng(3)

@@ -53,6 +53,7 @@ def their_inputs(batch: Rows) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_loss_and_gradient_are_those_of_transformers(vocabulary: Vocabulary, tmp_path: Path) -> None:
     """`XLNetLMHeadModel` with our order and targets, over three batches with a memory, half of the rows backwards."""
     theirs = their_model(tmp_path)

@@ -96,6 +96,7 @@ def test_spans_are_predicted_from_their_neighbors(corrupt: Callable, batch: dict
     assert 0.3 < share / 12 < 0.95
 
 
+@pytest.mark.long
 def test_sums_are_those_of_plain_arithmetic(
     objective: Mlm, corrupt: Callable, gradient: Callable, params: Params, batch: dict
 ) -> None:

@@ -104,6 +104,7 @@ def test_shares_of_every_family_sum_to_one(name: str) -> None:
         assert np.triu(shares, 1).max() == 0, "a causal model looks ahead"
 
 
+@pytest.mark.long
 def test_layers_of_groups_that_are_not_stored_one_by_one_are_reported_as_missing() -> None:
     kind, fields = probe_attention(model_of(small("albert-base-v1", inner_layers=2)), Words(), "cats of dogs")
     assert kind == "note" and fields["about"] == "attention" and "inner_layers" in fields["text"]
