@@ -53,6 +53,7 @@ _FAMILY_MODULES = {
     "roberta-prelayernorm megatron-bert": "same_tensors:FAMILIES.{}",
     "nomic_bert jina_embeddings_v3 gte": "rotary_bert:FAMILIES.{}",
     "llama mistral qwen2 qwen3 eurobert": "llama:FAMILIES.{}",
+    "t5 mt5 umt5": "t5:FAMILIES.{}",
 }
 
 FAMILIES: Registry[Any] = Registry(

@@ -119,8 +119,11 @@ def local_model(name: str | os.PathLike[str]) -> Path:
 
 
 def is_encoder_decoder(values: dict[str, Any]) -> bool:
-    """Returns whether a config.json is that of an encoder with a decoder."""
-    kind = str(values.get("model_type"))
+    """Returns whether a config.json is that of an encoder with a decoder, and not of a class that has one of them."""
+    kind, names = str(values.get("model_type")), values.get("architectures") or [""]
+    alone = find_family(kind)
+    if alone is not None and alone.heads_of(str(names[0])) is not None:
+        return False
     return kind == native.MODEL_TYPE or find_encoder_decoder(kind) is not None
 
 

@@ -52,6 +52,7 @@ class BertjaxConfig(PretrainedConfig):
     bi_data: bool = False
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
+    relative_attention_shared: bool = True
     # layers
     conv_kernel_size: int = 0
     conv_act: str = "gelu"
