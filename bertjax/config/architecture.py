@@ -398,6 +398,9 @@ class HeadsConfig(Settings, group="model"):
         heads=("token_classification", "question_answering"),
         help="Heads on every token have that dense layer as well (ModernBERT).",
     )
+    classifier_bias: bool = setting(
+        True, heads=("sequence_classification",), help="Bias of a classifier's scores; false: most decoders."
+    )
     classifier_dropout: float | None = _dropout(None, "Dropout before a classifier; None: hidden_dropout.")
     labels: tuple[str, ...] = setting(
         ("LABEL_0", "LABEL_1"), changes_output=False, help="Names of a classifier's labels."

@@ -225,8 +225,6 @@ def _read_family(folder: Path, family: Family, values: dict[str, Any], architect
     stored = order_heads(keymap.detect_heads(tensors, required or ()))
     keymap.drop_foreign(tensors, stored, file)
     params = tensors_to_params(keymap, tensors, stored, file)
-    if architecture in family.last_token_classes:
-        params = native_format.add_zero_biases(params, config, stored)
     if sidecar is None:
         return config, stored, params
     heads = order_heads((*stored, *sidecar_heads))

@@ -82,6 +82,7 @@ class BertjaxConfig(PretrainedConfig):
     feed_forward_dropout: float | None = None
     activation_dropout: float = 0.0
     output_dropout: float = 0.0
+    classifier_bias: bool = True
     classifier_dropout: float | None = None
     initializer: str = "truncated_normal"
     initializer_range: float = 0.02
