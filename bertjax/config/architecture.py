@@ -117,7 +117,7 @@ class ArchitectureConfig(Settings, group="model"):
         "none",
         choices=("none", "rotary", "disentangled", "relative", "relative_bias"),
         help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet), relative_bias (per "
-        "head and bucket of distances, the same in all layers: T5, MPNet).",
+        "head and bucket of distances: T5, MPNet).",
     )
     global_rope_theta: float = phase_setting(
         10_000.0,
@@ -205,6 +205,11 @@ class ArchitectureConfig(Settings, group="model"):
         may_differ_from_init=True,
         read_if=_biased,
         help="Relative bias: distances from here on share a bucket.",
+    )
+    relative_attention_shared: bool = setting(
+        True,
+        read_if=_biased,
+        help="Relative bias: one table for all layers (T5, MPNet); false: a table for each (UMT5, arXiv:2304.09151).",
     )
     conv_kernel_size: int = setting(
         0,
@@ -434,6 +439,9 @@ class HeadsConfig(Settings, group="model"):
         False,
         heads=("token_classification", "question_answering"),
         help="Heads on every token have that dense layer as well (ModernBERT).",
+    )
+    classifier_bias: bool = setting(
+        True, heads=("sequence_classification",), help="Bias of a classifier's scores; false: most decoders."
     )
     classifier_dropout: float | None = _dropout(None, "Dropout before a classifier; None: hidden_dropout.")
     labels: tuple[str, ...] = setting(

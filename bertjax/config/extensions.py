@@ -54,6 +54,7 @@ _FAMILY_MODULES = {
     "nomic_bert jina_embeddings_v3 gte": "rotary_bert:FAMILIES.{}",
     "llama mistral qwen2 qwen3 eurobert": "llama:FAMILIES.{}",
     "gemma gemma2 gemma3_text": "gemma:FAMILIES.{}",
+    "t5 mt5 umt5": "t5:FAMILIES.{}",
 }
 
 FAMILIES: Registry[Any] = Registry(

@@ -204,7 +204,13 @@ _ETTIN_SIZES = {
     "1b": layer_sizes(28, 1792, 28, 3840),
 }
 _ETTIN = _MODERNBERT | {"local_rope_theta": 160_000.0, "max_position_embeddings": 7999}
-_ETTIN_DECODER = _ETTIN | {"family": "modernbert-decoder", "causal": True, "local_attention": 126, "pooling": "last"}
+_ETTIN_DECODER = _ETTIN | {
+    "family": "modernbert-decoder",
+    "causal": True,
+    "local_attention": 126,
+    "pooling": "last",
+    "classifier_bias": False,
+}
 
 # JHU-CLSP/mmBERT:configs/mmBERT-{small,base}.yaml (arXiv:2509.06888, section 2), vocabulary of Gemma 2.
 _MMBERT = _MODERNBERT | {"local_rope_theta": 160_000.0, "pad_token_id": 0}
@@ -253,6 +259,7 @@ _GPT2 = {
     "pad_token_id": 50256,
     "pooling": "last",
     "classifier_dense": "none",
+    "classifier_bias": False,
 }
 
 

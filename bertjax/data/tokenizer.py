@@ -43,6 +43,7 @@ class Tokenizer:
         family: A key of the table of families, or `DECLARED`.
         spec: Its special tokens and layouts.
         token_types: Whether texts have token types; see `fitted`.
+        summary_skips: Where the last token of a text sums it up: the id of those that do not; see `fitted`.
         tokens: Token of every id.
         size: Number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: -1 if the family lacks the token.
@@ -55,6 +56,7 @@ class Tokenizer:
         self.spec = spec = family_of(family) if spec is None else spec
         self.family, self.lowercase, self.token_types = family, lowercase, spec.token_types
         self.kind = backend.kind
+        self.summary_skips: int | None = None
         self.tokens: list[str] = backend.tokens
         self.size = len(self.tokens)
         ids = {token: index for index, token in enumerate(self.tokens)}
@@ -88,14 +90,20 @@ class Tokenizer:
         return Tokenizer(self.backend.completed(spec), DECLARED, self.lowercase, spec)
 
     def fitted(self, model: EncoderConfig) -> Tokenizer:
-        """Returns the tokenizer as a model reads it: without token types where the model's table lacks one of them."""
-        if not self.token_types or model.relative_segments:
+        """Returns the tokenizer as a model reads it.
+
+        It has no token types where the model's table lacks one of them. The text of a causal model whose summary is the
+        last token is summed up by the last one that is not padding, as in classes of transformers.
+        """
+        types = self.token_types and (
+            model.relative_segments or max(self.engine.encode("a", "b").type_ids) < model.type_vocab_size
+        )
+        skipped = model.pad_token_id if model.causal and model.pooling == "last" else None
+        if (types, skipped) == (self.token_types, self.summary_skips):
             return self
-        if max(self.engine.encode("a", "b").type_ids) < model.type_vocab_size:
-            return self
-        without = copy.copy(self)
-        without.token_types = False
-        return without
+        fitted = copy.copy(self)
+        fitted.token_types, fitted.summary_skips = types, skipped
+        return fitted
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of every text, int32, without special tokens; uses all cores, keeps the order."""

@@ -22,7 +22,7 @@ from bertjax.experiment.workdir import read_config
 from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder.families import find_family as find_encoder_decoder
 from bertjax.hf.keymaps import find_family
-from bertjax.hf.load import local_model, read_config_json
+from bertjax.hf.load import is_encoder_decoder, local_model, read_config_json
 from bertjax.hf.sidecar_files import read_sidecar
 from bertjax.objectives.rtd.objective import Rtd
 
@@ -89,7 +89,7 @@ def copy_architecture(cfg: ConfigDict, source: str) -> str:
     if kind == native_format.MODEL_TYPE:
         model, heads = native_format.parse_config(values, where)
         objective = _objective_of(model, heads)
-    elif (family := find_family(kind)) is not None:
+    elif not is_encoder_decoder(values) and (family := find_family(kind)) is not None:
         model, heads = family.parse_config(values, where), family.heads_of(architecture) or ()
         if (sidecar := read_sidecar(folder, family, values, model)) is not None:
             model, heads = sidecar[0], (*heads, *sidecar[1])

@@ -33,7 +33,7 @@ from bertjax.experiment.growth import GROWING, grow, larger_sizes, needs_growth
 from bertjax.experiment.load import SourceModel, load_source_model, require_model, source_digests
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.keymaps import find_family
-from bertjax.hf.load import read_config_json
+from bertjax.hf.load import is_encoder_decoder, read_config_json
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.objectives.base import Objective
@@ -62,7 +62,7 @@ def architecture_of(folder: Path) -> EncoderConfig | None:
         cfg = read_config(folder)
         return encoder_config(cfg) if _trains_one_model(cfg) else None
     values, _ = read_config_json(folder)
-    family = find_family(values["model_type"])
+    family = None if is_encoder_decoder(values) else find_family(values["model_type"])
     return None if family is None else family.parse_config(values, f"{folder}/config.json")
 
 

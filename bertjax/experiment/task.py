@@ -141,6 +141,7 @@ def read_task(
     else:
         tokenizer = _tokenizer(cfg, read, has_targets)
         model, both = _configured_model(cfg, tokenizer, has_targets)
+    model = dataclasses.replace(model, pad_token_id=tokenizer.pad_id)  # with which the run pads
     tokenizer = tokenizer.fitted(model)
     if both is not None:
         copy_start_token(cfg, both, tokenizer)

@@ -121,9 +121,15 @@ class TaskObjective(Objective, group="task"):
             raise UserError(f"task.class_weights: task.kind={self.kind} has no classes; leave it empty")
 
     def check_model(self, model: EncoderConfig) -> None:
-        if model.causal:
+        of_texts = self.spec.head == "sequence_classification"
+        if model.causal and not of_texts:
             raise UserError(
-                "objective.name=task reads both sides of a word; set model.causal=false, or take another model"
+                f"task.kind={self.kind} reads both sides of a word; set model.causal=false, or take another model"
+            )
+        if model.causal and model.pooling not in ("last", "mean"):
+            raise UserError(
+                f"model.pooling={model.pooling}: only the last token of a causal model has seen all of a text; set "
+                "model.pooling=last, or model.causal=false"
             )
         if model.bi_data:
             raise UserError("objective.name=task: set model.bi_data=false, tasks do not read backwards")

@@ -26,11 +26,13 @@ class WindowTemplate:
         gaps: Special tokens before, between and after the texts, (id, token type) each; one more gap than texts.
         types: Token types of the texts.
         summary_position: Position of the token that represents the window; negative: counted from the end.
+        summary_skips: Not None: the last token without this id represents the window instead.
     """
 
     gaps: tuple[tuple[tuple[int, int], ...], ...]
     types: tuple[int, ...]
     summary_position: int
+    summary_skips: int | None = None
 
     @property
     def num_special(self) -> int:
@@ -41,7 +43,8 @@ class WindowTemplate:
 def find_template(tokenizer: Tokenizer, is_pair: bool) -> WindowTemplate:
     """Returns the arrangement of one text or two that the tokenizer's `tokenizer.json` defines, else its family's.
 
-    Token types are 0 in families without them. The summary is [CLS] if there is one, else the last token (GPT-2).
+    Token types are 0 in families without them. The summary is [CLS] if there is one, else the last token; of models
+    that see only what precedes (GPT-2, Llama) it is the last in any case.
     """
     family = tokenizer.spec
     gaps, types = _probe(tokenizer.engine, is_pair) or _parse(tokenizer, family.pair if is_pair else family.single)
@@ -54,7 +57,7 @@ def find_template(tokenizer: Tokenizer, is_pair: bool) -> WindowTemplate:
         summary = first.index(tokenizer.cls_id)
     elif tokenizer.cls_id in last:
         summary = last.index(tokenizer.cls_id) - len(last)
-    return WindowTemplate(tuple(map(tuple, gaps)), tuple(types), summary)
+    return WindowTemplate(tuple(map(tuple, gaps)), tuple(types), summary, tokenizer.summary_skips)
 
 
 _Arrangement = tuple[list[list[tuple[int, int]]], list[int]]
@@ -166,7 +169,11 @@ def assemble_windows(
             types[target] = kind
             position += part.lengths
     summary = np.full(len(lengths), template.summary_position, np.int32)
-    if template.summary_position < 0:
+    if template.summary_skips is not None:
+        counted = np.where(tokens == template.summary_skips, -1, np.arange(len(tokens)))
+        last = np.concatenate([[-1], np.maximum.accumulate(counted)])[offsets[1:]]
+        summary = np.maximum(last - offsets[:-1], 0).astype(np.int32)
+    elif template.summary_position < 0:
         summary = np.maximum(lengths + template.summary_position, 0).astype(np.int32)
     return tokens, offsets, types, summary
 

@@ -131,9 +131,6 @@ class ExportPlan:
         """
         leaves = flatten_tree(params)
         sidecar = {path: leaves.pop(path) for path in self.sidecar_paths if path in leaves}
-        if self.family is not None and self.architecture in self.family.last_token_classes:
-            covered = {path for entry in self.keymap.entries for path in entry.paths}
-            leaves = {path: leaf for path, leaf in leaves.items() if path in covered or not path.endswith("/bias")}
         tensors = params_to_tensors(self.keymap, unflatten_tree(leaves), self.config, self.stored_heads)
         if self.family is not None:
             absent = tuple(head for head in self.family.zero_heads if head not in self.stored_heads)
@@ -151,7 +148,6 @@ def plan_export(
     config: EncoderConfig,
     heads: tuple[str, ...],
     dtype: str = "float32",
-    params: Params | None = None,
     config_keys: Mapping[str, Any] | None = None,
 ) -> ExportPlan:
     """Plans the export of a model as a class of its family, or in the native format where no class can hold it.
@@ -160,19 +156,17 @@ def plan_export(
         config: the model.
         heads: its heads.
         dtype: type of the weights.
-        params: its parameters, which decide whether a class without biases can hold it; None: none is tried.
         config_keys: further keys of config.json.
     """
-    plan = _plan(config, heads, {} if params is None else flatten_tree(params))
+    plan = _plan(config, heads)
     return dataclasses.replace(plan, dtype=dtype, config_keys=config_keys or {})
 
 
-def _plan(config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, Any]) -> ExportPlan:
+def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     if config.family == native_format.MODEL_TYPE:
         return plan_native(config, heads, ())
     family = FAMILIES[config.family]
-    biasless = family.last_token_class(config, heads, leaves) if leaves else None
-    architecture = biasless or family.architecture_for(heads)
+    architecture = family.architecture_for(heads, config)
     keymap = family.keymap_for(architecture, config)
     required = family.heads_of(architecture) or ()
     try:

@@ -119,8 +119,11 @@ def local_model(name: str | os.PathLike[str]) -> Path:
 
 
 def is_encoder_decoder(values: dict[str, Any]) -> bool:
-    """Returns whether a config.json is that of an encoder with a decoder."""
-    kind = str(values.get("model_type"))
+    """Returns whether a config.json is that of an encoder with a decoder, and not of a class that has one of them."""
+    kind, names = str(values.get("model_type")), values.get("architectures") or [""]
+    alone = find_family(kind)
+    if alone is not None and alone.heads_of(str(names[0])) is not None:
+        return False
     return kind == native.MODEL_TYPE or find_encoder_decoder(kind) is not None
 
 
@@ -224,8 +227,6 @@ def _read_family(folder: Path, family: Family, values: dict[str, Any], architect
     stored = order_heads(keymap.detect_heads(tensors, required or ()))
     keymap.drop_foreign(tensors, stored, file)
     params = tensors_to_params(keymap, tensors, stored, file)
-    if architecture in family.last_token_classes:
-        params = native_format.add_zero_biases(params, config, stored)
     if sidecar is None:
         return config, stored, params
     heads = order_heads((*stored, *sidecar_heads))

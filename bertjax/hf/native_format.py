@@ -17,8 +17,6 @@ import typing
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-
 from bertjax.config.extensions import ATTENTION
 from bertjax.config.fields import settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig
@@ -26,10 +24,9 @@ from bertjax.config.registry import PACKAGES, require_packages
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps.family import IGNORED_KEYS, parse_labels, render_labels
-from bertjax.io.tree_paths import flatten_tree, unflatten_tree
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.layer_stack import STACKS
 from bertjax.models.model import HEADS, abstract_params
-from bertjax.types import Params
 
 MODEL_TYPE = "bertjax"
 PREFIX = "encoder."
@@ -186,21 +183,6 @@ def param_shapes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, tup
     except (OverflowError, ValueError, TypeError, MemoryError) as error:
         raise UserError(f"no model has these sizes: {' '.join(str(error).split())[:200]}") from None
     return {path: leaf.shape for path, leaf in flatten_tree(shapes).items()}
-
-
-def add_zero_biases(params: Params, config: EncoderConfig, heads: tuple[str, ...]) -> Params:
-    """Returns the parameters with zeros for the biases that a class of `transformers` does not have.
-
-    Args:
-        params: the other parameters.
-        config: the model.
-        heads: its heads.
-    """
-    leaves = flatten_tree(params)
-    for path, shape in param_shapes(config, heads).items():
-        if path not in leaves and path.endswith("/bias"):
-            leaves[path] = np.zeros(shape, np.float32)
-    return unflatten_tree(leaves)
 
 
 def make_keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:

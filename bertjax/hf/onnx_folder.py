@@ -117,7 +117,7 @@ def save_onnx(
     require_exportable(model.config, model.heads, pooled)
     if dtype == "float16":
         round_params(model.params, dtype)
-    plan = plan_export(model.config, model.heads, "float32", model.params, model.config_keys)
+    plan = plan_export(model.config, model.heads, "float32", model.config_keys)
     values = {name: value for name, value in plan.config_json.items() if name != "auto_map"}
     files = {CONFIG: (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()}
     files |= tokenizer_files(tokenizer or model.tokenizer_files, model.config)

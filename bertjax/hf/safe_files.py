@@ -57,6 +57,7 @@ _AUTO = {
     "ForQuestionAnswering": "AutoModelForQuestionAnswering",
     "ForQuestionAnsweringSimple": "AutoModelForQuestionAnswering",
     "ForMultipleChoice": "AutoModelForMultipleChoice",
+    "5EncoderModel": "AutoModelForTextEncoding",
 }
 
 

@@ -111,7 +111,7 @@ def save_pretrained(
     folder, heads = Path(folder).absolute(), order_heads(heads)
     require_free(folder, overwrite)
     params = round_params(params, dtype)
-    plan = plan_export(config, heads, dtype, params, config_keys)
+    plan = plan_export(config, heads, dtype, config_keys)
     tensors, sidecar = plan.tensors(params)
     if plan.unsupported:
         log.warning("%s is written in bertjax's native format; %s", folder, plan.limitation)
@@ -161,7 +161,7 @@ def verify_export(
         ExportError: something differs.
     """
     folder, heads = Path(folder), order_heads(heads)
-    loaded, plan = read_folder(folder), plan_export(config, heads, dtype, params, config_keys)
+    loaded, plan = read_folder(folder), plan_export(config, heads, dtype, config_keys)
     tensors, sidecar = plan.tensors(params)
     compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     if sidecar:

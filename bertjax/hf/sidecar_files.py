@@ -64,9 +64,10 @@ def read_sidecar(
     config, heads = native_format.parse_fields(read_json(folder, SIDECAR_CONFIG), where)
     if config.family != family.name:
         raise UserError(f"{where}: family = {config.family!r}; {CONFIG} is of the family {family.name!r}")
-    architecture = family.architecture_for(heads)
+    architecture = family.architecture_for(heads, config)
     rendered = family.render_config(config, architecture)
-    stored = select_stored_heads(family.make_keymap(config), family.architectures[architecture], heads)
+    keymap, required = family.keymap_for(architecture, config), family.heads_of(architecture) or ()
+    stored = select_stored_heads(keymap, required, heads)
     differing, in_sidecar = compare_configs(config, hf_config, heads, stored)
     contradictions = [
         (key, rendered[key], values[key])

@@ -38,7 +38,7 @@ class RelativePositions(NamedTuple):
 
 
 class DistanceBias(NamedTuple):
-    """Terms that attention with relative biases adds to the scores of every sequence and layer."""
+    """Terms that attention with relative biases adds to the scores of every sequence."""
 
     scores: Float[Array, "1 N S K"]
 

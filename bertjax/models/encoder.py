@@ -67,7 +67,8 @@ class Encoder(nnx.Module):
         self.groups = None if config.num_groups is None else Stacked(init_layers(config, rngs))
         self.attention_norms = Stacked(init_attention_norms(config, rngs)) if split_norms else None
         self.relative = DistanceEmbeddings(config, rngs) if attention == "disentangled" else None
-        self.relative_attention_bias = RelativeAttentionBias(config, rngs) if attention == "relative_bias" else None
+        shares_biases = attention == "relative_bias" and config.relative_attention_shared
+        self.relative_attention_bias = RelativeAttentionBias(config, rngs) if shares_biases else None
         if attention == "relative":  # initial state of the second stream: see two_stream.py
             self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
         self.convolution = Convolution(config, rngs) if config.conv_kernel_size else None

@@ -144,13 +144,14 @@ class ScoreHead(nnx.Module):
         num_scores: number of labels.
         dense: False leaves out the part in brackets.
         rngs: stream of the parameters.
+        bias: bias of the scores.
     """
 
-    def __init__(self, config: EncoderConfig, num_scores: int, dense: bool, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, num_scores: int, dense: bool, rngs: nnx.Rngs, bias: bool = True):
         size = config.hidden_size
         self.dense = Linear(size, size, config, rngs, config.head_dense_bias) if dense else None
         self.norm = make_norm(size, config, rngs) if dense and config.classifier_norm else None
-        self.output = Linear(size, num_scores, config, rngs)
+        self.output = Linear(size, num_scores, config, rngs, bias)
         self.config = config
 
     @jax.named_scope("head")

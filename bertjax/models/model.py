@@ -68,10 +68,11 @@ class Model(nnx.Module):
         self.rtd_head = ReplacedTokenHead(config, rngs) if "rtd" in heads else None
         self.span_head = SpanBoundaryHead(config, rngs) if "span_boundary" in heads else None
 
-        def score_head(name: str, num_scores: int, dense: bool) -> ScoreHead | None:
-            return ScoreHead(config, num_scores, dense, rngs) if name in heads else None
+        def score_head(name: str, num_scores: int, dense: bool, bias: bool = True) -> ScoreHead | None:
+            return ScoreHead(config, num_scores, dense, rngs, bias) if name in heads else None
 
-        self.sequence_head = score_head("sequence_classification", config.num_labels, config.classifier_dense == "own")
+        of_texts = config.classifier_dense == "own", config.classifier_bias
+        self.sequence_head = score_head("sequence_classification", config.num_labels, *of_texts)
         self.token_head = score_head("token_classification", config.num_labels, config.token_classifier_dense)
         self.choice_head = score_head("multiple_choice", 1, choice_layer(config) == "own")
         self.answer_head = score_head("question_answering", 2, config.token_classifier_dense)

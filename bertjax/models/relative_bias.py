@@ -1,4 +1,4 @@
-"""Attention with a learned bias per head and bucket of distances, shared by all layers (T5, MPNet).
+"""Attention with a learned bias per head and bucket of distances, shared by all layers (T5, MPNet) or not (UMT5).
 
 score(i, j) = q_i k_j / sqrt(H) + table[bucket(i - j)] (arXiv:1910.10683, section 2.1; arXiv:2004.09297).
 """
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import Attention, Keys, Queries, Scores, dot_product_scores
@@ -68,12 +68,22 @@ def distance_bucket(distances: Int[np.ndarray, "*d"], config: EncoderConfig) -> 
 
 
 class BiasedAttention(Attention):
-    """Scaled dot-product attention whose scores get the bias of their distance."""
+    """Scaled dot-product attention whose scores get the bias of their distance, from the layer's own table if any."""
 
     incremental = True
 
+    def init_score_parameters(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
+        """Draws the table of the layer, unless all layers share one."""
+        self.relative_attention_bias = None if config.relative_attention_shared else RelativeAttentionBias(config, rngs)
+
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns q k / sqrt(H) + bias, float32. Args: as in `Attention.scores`."""
-        assert isinstance(context.relative, DistanceBias)
-        bias: Float[Array, "1 N S K"] = context.relative.scores
-        return dot_product_scores(q, k, self.config) + bias
+        return dot_product_scores(q, k, self.config) + self._bias(q.shape[1], k.shape[1], context).scores
+
+    def _bias(self, num_queries: int, num_keys: int, context: AttentionContext) -> DistanceBias:
+        if self.relative_attention_bias is None:
+            assert isinstance(context.relative, DistanceBias)
+            return context.relative
+        if num_queries == num_keys:
+            return self.relative_attention_bias(num_keys)
+        return self.relative_attention_bias.at(context.start + jnp.arange(num_queries), num_keys)

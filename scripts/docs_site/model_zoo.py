@@ -107,7 +107,8 @@ def _classes(families: list[str]) -> str:
 
 
 def _class_list(family: str) -> str:
-    return ", ".join(f"`{name}`" for name in FAMILIES[family].architectures)
+    classes = *FAMILIES[family].architectures, *FAMILIES[family].last_token_classes
+    return ", ".join(f"`{name}`" for name in classes)
 
 
 def _links(source: str) -> str:

@@ -252,7 +252,7 @@ def _transformers_arrays(model: Any, batch: Arrays, case: Case) -> Arrays:
     is_choice = type(model).__name__.endswith("ForMultipleChoice")  # takes [B, C, S]; the sequences are choices of one
     inputs = {name: array[None] for name, array in batch.items()} if is_choice else batch
     out = run_transformers(model, inputs, output_hidden_states=True)
-    if model.config.is_encoder_decoder:
+    if "decoder_input_ids" in batch:
         arrays = {"logits": out.logits.numpy()}
         return arrays | _by_layer(out, lambda state: state.numpy(), "encoder_hidden_states", "decoder_hidden_states")
     fields = next(fields for suffix, fields in OUTPUT_FIELDS.items() if type(model).__name__.endswith(suffix))

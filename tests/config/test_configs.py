@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 import json
+import re
 from pathlib import Path
 
 import jax

@@ -38,6 +38,23 @@ def windows(features: Features, values: np.ndarray) -> list[list[int]]:
     return [part.tolist() for part in np.split(values, features.offsets[1:-1])]
 
 
+def test_the_last_token_that_is_no_padding_sums_up_a_text_of_a_decoder() -> None:
+    """As in the classes of transformers, whatever the tokenizer puts around a text; of encoders it is [CLS]."""
+    tokenizer = trained("bert")
+
+    def summaries(**values: Any) -> list[int]:
+        fitted = tokenizer.fitted(EncoderConfig(vocab_size=320, **values))
+        features = text_data(config(), examples(FIRST[:5]), fitted, ("a", "b")).features
+        return (features.summary_position - np.diff(features.offsets)).tolist()
+
+    decoder = {"causal": True, "pooling": "last", "classifier_dense": "none"}
+    assert summaries(**decoder, pad_token_id=tokenizer.pad_id) == [-1] * 5
+    assert summaries(**decoder, pad_token_id=tokenizer.sep_id) == [-2] * 5
+    lengths = [len(tokenizer.encode_with_specials(text)) for text in FIRST[:5]]
+    assert summaries(pad_token_id=tokenizer.sep_id) == [-length for length in lengths]
+    assert summaries(pooling="last") == [-length for length in lengths]  # only a decoder's summary is elsewhere
+
+
 @pytest.mark.parametrize(
     ("family", "sizes", "types"),
     [

@@ -77,6 +77,8 @@ _DOMAINS: dict[str, tuple[Any, ...]] = {
     "summary_type": ("first", "last", "mean", "cls_index"),
     "position_embedding_type": ("absolute", "relative_key", "relative_key_query", None),
     "attn_type": ("bi", "x", None),
+    "feed_forward_proj": ("relu", "gelu", "gated-gelu", "gated-silu", "gated-gelu_new", "gated", "x-relu", "", 3, None),
+    "dense_act_fn": ("relu", "gelu", "gelu_new", "silu", "mish", None),
     "classifier_pooling": ("cls", "mean", "max", None),
     "norm_rel_ebd": ("none", "layer_norm", "Layer_Norm|x", "x", None, ["layer_norm"]),
     "pos_att_type": ("c2p", "C2P|p2c", "c2p | p2c", ["c2p"], ["p2c", "c2p"], ["c2p", "c2p"], ["p2p"], [], "", None),
@@ -139,10 +141,9 @@ def subjects() -> dict[str, Subject]:
     for name, family in FAMILIES.items():
         if "auto_map" in family.constants:  # no class in transformers
             continue
-        config_class = f"{list(family.architectures)[-1][:-5]}Config"
-        case = next(case for case in CASES if case.config_class == config_class)
+        case = next(case for case in CASES if not family.architectures.keys().isdisjoint(case.classes))
         values = json.loads(json.dumps(case.config | {"model_type": family.model_type}))
-        result[name] = Subject(family, values, getattr(transformers, config_class))
+        result[name] = Subject(family, values, getattr(transformers, case.config_class))
     return result
 
 
@@ -216,7 +217,8 @@ def run(model: Any, training: bool) -> Arrays:
     config, model_type = model.config, model.config.model_type
     has_offset = "roberta" in model_type or model_type in ("camembert", "data2vec-text", "mpnet")
     offset = config.pad_token_id + 1 if has_offset else 0
-    length = 7 if model_type == "xlnet" else max(1, min(7, config.max_position_embeddings - offset))
+    positions = 7 if model_type == "xlnet" else getattr(config, "max_position_embeddings", 7)
+    length = max(1, min(7, positions - offset))
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, max(1, config.vocab_size), (2, length)))
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
@@ -321,4 +323,6 @@ def _equal(first: Arrays, second: Arrays) -> bool:
 
 
 def _rates(model: Any) -> tuple[Any, ...]:
-    return model.config.initializer_range, [each.eps for each in model.modules() if hasattr(each, "eps")]
+    return getattr(model.config, "initializer_range", None), [
+        each.eps for each in model.modules() if hasattr(each, "eps")
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
+import bertjax
 import bertjax.hf.save as save_module
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
@@ -73,9 +75,37 @@ def test_scores_and_copies(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(scores(back), scores(theirs), atol=2e-5)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_predictions_are_those_of_a_tokenizer_that_pads_on_either_side(side: str, tmp_path: Path) -> None:
+    """A reranker: pairs, a begin token first, an end token last that also pads."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    theirs = classifier("Llama")
+    theirs.save_pretrained(tmp_path)
+    words = {word: index for index, word in enumerate(["<unk>", "<s>", "</q>", "<end>", *"abcdefgh"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "<s> $A <end>", "<s> $A </q> $B <end>", [("<s>", 1), ("</q>", 2), ("<end>", 3)]
+    )
+    names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "<end>", "pad_token": "<end>"}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side=side, **names)
+    fast.save_pretrained(tmp_path)
+    pairs = [("a b", "c"), ("d", "e f g h a b"), ("h h h", "a")]
+    with torch.no_grad():
+        encoded = fast([first for first, _ in pairs], [second for _, second in pairs], padding=True)
+        ids, mask = torch.tensor(encoded["input_ids"]), torch.tensor(encoded["attention_mask"])
+        expected = theirs(ids, attention_mask=mask).logits.softmax(-1).numpy()
+    records = bertjax.predict(tmp_path, pairs)
+    np.testing.assert_allclose([[*record["probabilities"].values()] for record in records], expected, atol=2e-5)
+    assert np.ptp(expected[:, 0]) > 0.01
+
+
 def test_a_bias_of_our_own_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier("GPT2").save_pretrained(tmp_path / "theirs")
     ours = load_pretrained(tmp_path / "theirs")
+    assert isinstance(ours, PretrainedModel) and "bias" not in ours.params["sequence_head"]["output"]
+    ours.config = dataclasses.replace(ours.config, classifier_bias=True)
     ours.params["sequence_head"]["output"]["bias"] = np.ones(3, np.float32)
     monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
     ours.save_pretrained(tmp_path / "ours")

@@ -150,6 +150,25 @@ def test_every_setting_of_transformers_is_used_refused_or_without_effect() -> No
     assert not unknown
 
 
+@pytest.mark.parametrize(
+    "name", ["bart", *(pytest.param(name, marks=pytest.mark.long) for name in ("mbart", "pegasus", "marian"))]
+)
+def test_a_class_without_an_output_is_read_as_the_one_that_scores_by_the_word_table(name: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.family == name)
+    random_transformers_model(case, FAMILIES[name].headless).save_pretrained(tmp_path / "theirs")
+    theirs = getattr(transformers, FAMILIES[name].architecture).from_pretrained(tmp_path / "theirs").eval()
+    ours = load_pretrained(tmp_path / "theirs")
+    assert isinstance(ours, PretrainedEncoderDecoder)
+    ids = np.arange(5, 14)[None]
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.from_numpy(ids), decoder_input_ids=torch.from_numpy(ids[:, :6])).logits
+    np.testing.assert_allclose(ours(ids, None, ids[:, :6]).logits, expected.numpy(), atol=2e-5)
+    ours.save_pretrained(tmp_path / "ours")
+    back = getattr(transformers, FAMILIES[name].headless).from_pretrained(tmp_path / "ours")
+    for key, tensor in load_file(tmp_path / "theirs" / "model.safetensors").items():
+        assert back.state_dict()[key].numpy().tobytes() == tensor.tobytes(), key
+
+
 @pytest.mark.parametrize("name", ["pegasus", "marian"])
 def test_a_table_that_is_computed_is_compared_with_the_file(name: str, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.family == name)

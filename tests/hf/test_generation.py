@@ -146,6 +146,7 @@ DECODERS: dict[str, dict[str, Any]] = {
         "position_embedding": "none",
     },
     "bias, sandwich": {"attention_position": "relative_bias", "norm_placement": "sandwich", "attention_scale": False},
+    "bias by layer": {"attention_position": "relative_bias", "relative_attention_shared": False},
     "two layers per group": {"num_groups": 1, "inner_layers": 2},
 }
 

@@ -60,9 +60,9 @@ OBJECTIVE_FAMILIES = {
 
 
 def values_of(family: str) -> dict[str, Any]:
-    """Returns the values of `model.*` of a small model of a family: its first preset, or that of EuroBERT (Llama)."""
+    """Returns the values of `model.*` of a small model of a family: its first preset, or that of a relative."""
     names = [name for name, values in PRESETS.items() if values.get("family", "bert") == family]
-    name = (names or ["eurobert-210m"])[0]
+    name = (names or ["t5-small" if "t5" in family else "eurobert-210m"])[0]
     preset = PRESETS[name]
     smaller = {key: value for key, value in SMALLER.items() if preset.get(key)}
     values = {"preset": name, "family": family, **FAMILIES.load(family).structure, **smaller, **SIZES}

@@ -65,8 +65,10 @@ def choices_of(index: int) -> dict[str, list[str]]:
 
 
 def task_config(family: str, kind: str, folder: Path) -> ConfigDict:
-    cfg = common(family)
-    cfg.model.causal = False
+    cfg, scores_last = common(family), bool(FAMILIES.load(family).last_token_classes) and kind in TEXT_LABELS
+    cfg.model.causal = scores_last
+    if scores_last:  # the class of decoders that scores the last token
+        cfg.model.pooling, cfg.model.classifier_bias = "last", False
     cfg.objective.name, cfg.task.kind, cfg.task.from_scratch = "task", kind, True
     cfg.task.train = (write_examples(kind, folder),)
     cfg.task.batch_size, cfg.task.epochs, cfg.task.max_length = 8, 1.0, 48
@@ -200,6 +202,7 @@ def check(family: str, kind: str, folder: Path) -> None:
     assert len(records) == len(inputs_of(kind))
     exported = load_pretrained(run.export)
     plan = plan_export(exported.config, exported.heads)
+    assert not exported.config.causal or plan.architecture in FAMILIES.load(family).last_token_classes
     if plan.sidecar_paths or family in AUTHORS_CODE:  # transformers cannot run the head, and the export says so
         assert plan.limitation
         of_run = bertjax.predict(run.workdir, inputs_of(kind))

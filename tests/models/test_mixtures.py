@@ -33,6 +33,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "disentangled-linear": {"attention_position": "disentangled", "share_att_key": True},
         "relative": {"attention_position": "relative", "relative_segments": True},
         "biased": {"attention_position": "relative_bias", "relative_attention_num_buckets": 8},
+        "biased-by-layer": {"attention_position": "relative_bias", "relative_attention_shared": False},
     },
     "norm": {
         "post": {},

@@ -124,6 +124,7 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
             Entry("decoder/mlm_head/bias", "final_logits_bias", "v", "row"),
         ),
         sizes=joint_axis_sizes(config),
+        renames=((r"^(shared|encoder|decoder)\.", r"model.\1."),),  # of the class without an output
         computed={} if config.encoder.position_embedding == "learned" else _sinusoids(config),
         ties=copies,
     )
@@ -175,6 +176,7 @@ def _render_marian(config: EncoderDecoderConfig) -> Values:
 BART = EncoderDecoderFamily(
     name="bart",
     architecture="BartForConditionalGeneration",
+    headless="BartModel",
     parse=lambda values, where: parse_encoder_decoder(values, FIELDS, _BART, where),
     render=lambda config: _render_encoder_decoder(config, FIELDS),
     make_keymap=make_keymap,
@@ -184,6 +186,7 @@ BART = EncoderDecoderFamily(
 MARIAN = EncoderDecoderFamily(
     name="marian",
     architecture="MarianMTModel",
+    headless="MarianModel",
     parse=_parse_marian,
     render=_render_marian,
     make_keymap=make_keymap,
@@ -193,6 +196,7 @@ MBART = dataclasses.replace(
     BART,
     name="mbart",
     architecture="MBartForConditionalGeneration",
+    headless="MBartModel",
     parse=lambda values, where: parse_encoder_decoder(values, FIELDS, _BART | PRE_NORM, where),
 )
 
@@ -209,6 +213,7 @@ PEGASUS = dataclasses.replace(
     BART,
     name="pegasus",
     architecture="PegasusForConditionalGeneration",
+    headless="PegasusModel",
     parse=lambda values, where: parse_encoder_decoder(values, _PEGASUS_FIELDS, _MARIAN | PRE_NORM, where),
     stores_computed=True,
     objective="",

@@ -46,6 +46,7 @@ class EncoderDecoderFamily:
     Attributes:
         name: value of `EncoderDecoderConfig.family`, and of `model_type` in config.json.
         architecture: the class with the output projection.
+        headless: the class without it, where the word table gives the output; it is read as `architecture`. "": none.
         parse: config.json -> the model; raises `UserError` for what is not supported.
         render: the model -> config.json, without token ids and names of classes.
         make_keymap: returns the names of the parameters of a config.
@@ -60,6 +61,7 @@ class EncoderDecoderFamily:
     parse: Callable[[JsonKeys, str], EncoderDecoderConfig]
     render: Callable[[EncoderDecoderConfig], Values]
     make_keymap: Callable[[EncoderDecoderConfig], KeyMap]
+    headless: str = ""
     ignored_keys: str = ""
     counts_padding: bool = True
     stores_computed: bool = False

@@ -73,7 +73,7 @@ def read_weights(folder: str | os.PathLike[str]) -> EncoderDecoderWeights:
     folder = local_model(folder)
     values, architecture = read_config_json(folder)
     where, family = f"{folder / CONFIG}", find_family(values["model_type"])
-    if family is not None and architecture != family.architecture:
+    if family is not None and architecture not in (family.architecture, family.headless):
         raise UserError(f"{where}: class {architecture} is not supported; {family.architecture} is")
     config = (family or native).parse_config(values, where)
     raw, file = read_tensors(folder, architecture)

@@ -11,73 +11,39 @@ import dataclasses
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
-from bertjax.config.presets import preset
-from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
-from bertjax.hf.json_keys import JsonKeys, refuse
+from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.family import (
-    ACTIVATIONS,
-    Fields,
-    change_defaults,
-    linear,
-    norm,
-    parse_fields,
-    render_fields,
-    table,
+from bertjax.hf.keymaps.family import Fields, parse_fields, render_fields, table
+from bertjax.hf.keymaps.t5 import (
+    FIELDS,
+    INERT,
+    MT5_FIELDS,
+    STRUCTURE,
+    parse_stack,
+    render_projection,
+    stack_entries,
 )
 
-_FIELDS: Fields = {
-    "vocab_size": ("vocab_size", 32128, int),
-    "d_model": ("hidden_size", 512, int),
-    "d_kv": ("head_size", 64, int),
-    "d_ff": ("intermediate_size", 2048, int),
-    "num_heads": ("num_heads", 8, int),
-    "num_layers": ("num_layers", 6, int),
-    "relative_attention_num_buckets": ("relative_attention_num_buckets", 32, int),
-    "relative_attention_max_distance": ("relative_attention_max_distance", 128, int),
-    "layer_norm_epsilon": ("layer_norm_eps", 1e-6, float),
-    "dropout_rate": ("hidden_dropout", 0.1, float),
-    "pad_token_id": ("pad_token_id", 0, int),
-}
-_STRUCTURE = {
-    name: value for name, value in preset("t5-small").items() if name not in {field for field, _, _ in _FIELDS.values()}
-}
+_STRUCTURE = STRUCTURE | {"family": "bertjax", "mlm_head": "tied"}
 
 
-_MT5_FIELDS = change_defaults(_FIELDS, vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6)
-
-
-def _parse(values: JsonKeys, where: str, shared: Fields = _FIELDS) -> EncoderDecoderConfig:
-    projection = values.get("feed_forward_proj", "relu" if shared is _FIELDS else "gated-gelu")
-    gate, _, act = projection.rpartition("-") if isinstance(projection, str) else ("", "", "")
-    refuse({"feed_forward_proj": act}, where, "feed_forward_proj", tuple(ACTIVATIONS), f"it is {projection!r}")
-    if gate not in ("", "gated"):
-        raise UserError(f"{where}: feed_forward_proj = {projection!r} is not supported: gated-gelu and the like are")
+def _parse(values: JsonKeys, where: str, shared: Fields = FIELDS) -> EncoderDecoderConfig:
     fields = parse_fields(values, shared, where)
     scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True) is not False) is True
-    scaled = scaled and shared is _FIELDS
-    common = _STRUCTURE | fields
-    common |= {
-        "feed_forward": "glu" if gate else "dense",
-        "hidden_act": "gelu_new" if projection == "gated-gelu" else ACTIVATIONS[act],
-        "scale_logits": scaled,
-        "tie_word_embeddings": scaled,
-    }
-    common |= dict.fromkeys(("attention_dropout", "activation_dropout", "output_dropout"), fields["hidden_dropout"])
+    scaled = scaled and shared is FIELDS
+    common = _STRUCTURE | fields | {"scale_logits": scaled, "tie_word_embeddings": scaled}
+    common |= parse_stack(values, fields, where, "relu" if shared is FIELDS else "gated-gelu")
     encoder, depth = EncoderConfig(**common), values.get("num_decoder_layers")
     depth = fields["num_layers"] if depth is None else depth
     return EncoderDecoderConfig(encoder, as_decoder(encoder, encoder, num_layers=depth))
 
 
 def _render(config: EncoderDecoderConfig) -> Values:
-    act = {"gelu_new": "gelu_new", "gelu": "gelu", "relu": "relu", "silu": "silu"}[config.encoder.hidden_act]
-    gated = config.encoder.feed_forward == "glu"
-    projection = ("gated-" + act.replace("gelu_new", "gelu")) if gated else act
     return {
-        **render_fields(config.encoder, _FIELDS),
+        **render_fields(config.encoder, FIELDS),
         "num_decoder_layers": config.decoder.num_layers,
-        "feed_forward_proj": projection,
+        "feed_forward_proj": render_projection(config.encoder),
         "tie_word_embeddings": config.decoder.scale_logits,
     }
 
@@ -89,47 +55,12 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
     copies = {f"{network}.embed_tokens.weight": "shared.weight" for network in ("encoder", "decoder")}
     return KeyMap(
         entries=(
-            *network_entries((*word_table, *_entries(config.encoder, "encoder")), "encoder"),
-            *network_entries((*_entries(config.decoder, "decoder"), *output), "decoder"),
+            *network_entries((*word_table, *stack_entries(config.encoder, "encoder")), "encoder"),
+            *network_entries((*stack_entries(config.decoder, "decoder"), *output), "decoder"),
         ),
         sizes=joint_axis_sizes(config),
         ignored=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
         ties=copies | ({"lm_head.weight": "shared.weight"} if config.decoder.tie_word_embeddings else {}),
-    )
-
-
-def _entries(config: EncoderConfig, network: str) -> tuple[Entry, ...]:
-    param, block = "encoder/layers/{L}", f"{network}.block.{{L}}.layer"
-    first = f"{network}.block.0.layer.0.SelfAttention.relative_attention_bias"
-    last = 2 if config.causal else 1
-    dense, names = f"{block}.{last}.DenseReluDense", {"gate": "wi_0", "intermediate": "wi_1"}
-    names = names if config.feed_forward == "glu" else {"intermediate": "wi"}
-    return (
-        *table("encoder/relative_attention_bias", first, "U N"),
-        *_attention(f"{param}/attention", f"{block}.0.SelfAttention", f"{block}.0", config, "D"),
-        *(
-            _attention(f"{param}/cross_attention", f"{block}.1.EncDecAttention", f"{block}.1", config, "Q")
-            if config.causal
-            else ()
-        ),
-        *(
-            entry
-            for part, name in names.items()
-            for entry in linear(f"{param}/feed_forward/{part}", f"{dense}.{name}", "D F", bias=False)
-        ),
-        *linear(f"{param}/feed_forward/output", f"{dense}.wo", "F D", bias=False),
-        *norm(f"{param}/feed_forward/norm", f"{block}.{last}.layer_norm", config),
-        *norm("encoder/norm", f"{network}.final_layer_norm", config),
-    )
-
-
-def _attention(param: str, tensor: str, block: str, config: EncoderConfig, source: str) -> tuple[Entry, ...]:
-    return (
-        *linear(f"{param}/query", f"{tensor}.q", "D A", bias=False),
-        *linear(f"{param}/key", f"{tensor}.k", f"{source} A", bias=False),
-        *linear(f"{param}/value", f"{tensor}.v", f"{source} A", bias=False),
-        *linear(f"{param}/output", f"{tensor}.o", "A D", bias=False),
-        *norm(f"{param}/norm", f"{block}.layer_norm", config),
     )
 
 
@@ -139,12 +70,12 @@ T5 = EncoderDecoderFamily(
     parse=_parse,
     render=_render,
     make_keymap=make_keymap,
-    ignored_keys="classifier_dropout initializer_factor n_positions output_past dense_act_fn is_gated_act",
+    ignored_keys=INERT,
     objective="span_corruption",
 )
 MT5 = dataclasses.replace(
     T5,
     name="mt5",
     architecture="MT5ForConditionalGeneration",
-    parse=lambda values, where: _parse(values, where, _MT5_FIELDS),
+    parse=lambda values, where: _parse(values, where, MT5_FIELDS),
 )

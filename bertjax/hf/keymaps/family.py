@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
-
-import numpy as np
 
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
@@ -20,6 +19,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
 SEQUENCE = "sequence_classification"
+_CLASSIFIER_BIAS = "sequence_head/output/bias"
 # Three spellings of the tanh formula, two of the erf one (transformers: activations.py).
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -78,7 +78,7 @@ class Family:
         architectures: class -> heads that it requires, richest first, the bare model last; an export gets the first
             class whose heads the model has.
         last_token_classes: further classes, which score a text by its last token that is not padding -> entries of
-            their head. Biases that it lacks are read as zeros; a model with others is not written as that class.
+            their head.
         fields: keys of config.json that are fields of `EncoderConfig`.
         structure: fields of `EncoderConfig` that every model of the family has.
         constants: keys of config.json that every export gets.
@@ -91,6 +91,7 @@ class Family:
         old_classes: classes of the authors' code -> classes of `transformers` with the same heads. A folder that names
             such code is read; the code is not run.
         prefix: what the tensor names begin with in all files except those of the bare model.
+        prefixes: classes whose names begin with another prefix -> that prefix.
         sidecar_paths: regexes of parameter paths that no class holds, though the keymap names other parameters of the
             same head; heads that it does not name at all need no mention.
         zero_heads: heads that files of every class hold; a model without one is written with zeros, which are read as
@@ -120,6 +121,7 @@ class Family:
     zero_heads: tuple[str, ...] = ()
     stores_computed: bool = False
     fields_of_tensors: Callable[[EncoderConfig, Tensors, str], dict[str, Any]] = lambda config, tensors, where: {}
+    prefixes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def heads_of(self, architecture: str) -> tuple[str, ...] | None:
         """Returns the heads of a class, None for one that is not of the family."""
@@ -128,35 +130,33 @@ class Family:
     def keymap_for(self, architecture: str, config: EncoderConfig) -> KeyMap:
         """Returns the names of the parameters in files of a class."""
         keymap = self.make_keymap(config)
+        if (prefix := self.prefixes.get(architecture)) is not None:
+            renames = (*keymap.renames, (f"^{re.escape(prefix)}", self.prefix))
+            return dataclasses.replace(keymap, renames=renames)
         if architecture not in self.last_token_classes:
             return keymap
         others = tuple(entry for entry in keymap.entries if not entry.head)
         return dataclasses.replace(keymap, entries=(*others, *self.last_token_classes[architecture](config)))
 
-    def architecture_for(self, heads: tuple[str, ...]) -> str:
-        """Returns the class for these heads; others (a pooler next to a masked LM) are stored with it, as by Google."""
-        return next(name for name, required in self.architectures.items() if set(required) <= set(heads))
-
-    def last_token_class(self, config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, Any]) -> str | None:
-        """Returns the class among `last_token_classes` that can hold a model, None without one.
+    def architecture_for(self, heads: tuple[str, ...], config: EncoderConfig) -> str:
+        """Returns the class for these heads; others (a pooler next to a masked LM) are stored with it, as by Google.
 
         Args:
-            config: the model.
-            heads: its heads.
-            leaves: its parameters by path.
+            heads: heads of the model.
+            config: the model, whose summary and biases decide whether one of `last_token_classes` holds it.
         """
-        if heads != (SEQUENCE,) or config.pooling != "last" or not config.causal:
-            return None
-        for name in self.last_token_classes:
-            entries = self.keymap_for(name, config).entries
-            others = leaves.keys() - {path for entry in entries for path in entry.paths}
-            if all(path.endswith("/bias") and not np.any(leaves[path]) for path in others):
-                return name
-        return None
+        if heads == (SEQUENCE,) and config.pooling == "last" and config.causal:
+            for name, entries in self.last_token_classes.items():
+                if config.classifier_bias == any(_CLASSIFIER_BIAS in entry.paths for entry in entries(config)):
+                    return name
+        return next(name for name, required in self.architectures.items() if set(required) <= set(heads))
 
     def rename_for(self, architecture: str, name: str) -> str:
         """Returns the name of a tensor in a file of this class: files of the bare model have no prefix."""
-        return name if self.heads_of(architecture) else name.removeprefix(self.prefix)
+        if self.heads_of(architecture) and architecture not in self.prefixes:
+            return name
+        bare = name.removeprefix(self.prefix)
+        return name if bare == name else self.prefixes.get(architecture, "") + bare
 
     def parse_config(self, values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
         """Converts a config.json.

@@ -110,6 +110,7 @@ FAMILY = Family(
         "mlm_head": "tied",
         "pooling": "last",
         "classifier_dense": "none",
+        "classifier_bias": False,
     },
     constants={
         "bos_token_id": None,  # not known here

@@ -87,15 +87,18 @@ def _head_entries(config: EncoderConfig) -> list[Entry]:
     entries = [] if config.tie_word_embeddings else [Entry("mlm_head/table", "lm_head.weight", "V D", head="mlm")]
     if config.mlm_bias:
         entries.append(Entry("mlm_head/bias", "lm_head.bias", "V", head="mlm"))
-    scores = "score"
     if config.classifier_dense == "own":  # EuroBERT
-        scores = "classifier"
-        entries += classifier_entries("dense", scores)
-    return [*entries, *linear("token_head/output", scores, "D C", head="token_classification")]
+        of_tokens = linear("token_head/output", "classifier", "D C", head="token_classification")
+        return [*entries, *classifier_entries("dense", "classifier"), *of_tokens]
+    entries += linear("token_head/output", "score", "D C", head="token_classification")
+    return [*entries, *linear("answer_head/output", "qa_outputs", "D 2", head="question_answering")]
 
 
 def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-    return {**_parse_shared(values, fields, where), **parse_fields(values, {**_CAUSAL, **_HEAD_DROPOUT}, where)}
+    """Returns what all decoders have; one that sees only what precedes sums up a text in its last token."""
+    parsed = parse_fields(values, {**_CAUSAL, **_HEAD_DROPOUT}, where)
+    summary = {"pooling": "last", "classifier_bias": False} if parsed["causal"] else {}
+    return {**_parse_shared(values, fields, where), **parsed, **summary}
 
 
 def _parse_shared(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -216,6 +219,7 @@ _LLAMA = Family(
     architectures={
         "LlamaForCausalLM": ("mlm",),
         "LlamaForTokenClassification": ("token_classification",),
+        "LlamaForQuestionAnswering": ("question_answering",),
         "LlamaModel": (),
     },
     fields=_FIELDS,
@@ -227,6 +231,7 @@ _LLAMA = Family(
     extra_keys=_render_llama,
     prefix="model.",
     last_token_classes={"LlamaForSequenceClassification": unbiased_scores},
+    prefixes={"LlamaForQuestionAnswering": "transformer."},
 )
 
 
@@ -238,8 +243,9 @@ def _relative(name: str, classes: str, **changes: Any) -> Family:
         "extra_fields": _extra_fields,
         "extra_keys": _extra_keys,
         "architectures": architectures,
+        "last_token_classes": scored,
+        "prefixes": {each.replace("Llama", classes): prefix for each, prefix in _LLAMA.prefixes.items()},
     }
-    defaults["last_token_classes"] = scored
     return dataclasses.replace(_LLAMA, name=name, model_type=name, **(defaults | changes))
 
 
@@ -252,6 +258,7 @@ _FAMILIES = (
         fields=change_defaults(_FIELDS, intermediate_size=14336, max_position_embeddings=131072, num_key_value_heads=8),
         constants=_CONSTANTS | {"sliding_window": None},
         extra_fields=_parse_mistral,
+        prefixes={},
     ),
     _relative(
         "qwen2",

@@ -49,7 +49,10 @@ def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) ->
         parsed["local_attention"] = parsed["local_attention"] // 2 * 2 - 2
         if parsed["local_attention"] < 2:
             raise UserError(f"{where}: local_attention must be at least 4: local layers would see their token alone")
-    return parsed | {"pooling": "last" if parsed["causal"] else "mean"}
+    return parsed | {
+        "pooling": "last" if parsed["causal"] else "mean",
+        "classifier_bias": fields["head_dense_bias"],
+    }
 
 
 def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class BertjaxConfig(PretrainedConfig):
     bi_data: bool = False
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
+    relative_attention_shared: bool = True
     # layers
     conv_kernel_size: int = 0
     conv_act: str = "gelu"
@@ -88,6 +89,7 @@ class BertjaxConfig(PretrainedConfig):
     feed_forward_dropout: float | None = None
     activation_dropout: float = 0.0
     output_dropout: float = 0.0
+    classifier_bias: bool = True
     classifier_dropout: float | None = None
     initializer: str = "truncated_normal"
     initializer_range: float = 0.02

@@ -106,7 +106,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
             self.groups = nn.ModuleList([BertjaxGroup(config) for _ in range(config.num_groups)])
         if config.attention_position == "disentangled":
             self.relative = BertjaxDistanceEmbeddings(config)
-        if config.attention_position == "relative_bias":
+        if config.attention_position == "relative_bias" and config.relative_attention_shared:
             self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
         if config.attention_position == "relative":  # start of the second stream of pretraining; not read here
             self.register_buffer("mask_embedding", torch.zeros(config.hidden_size))
@@ -255,7 +255,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
         """Returns the embeddings (or biases) of all distances that relative positions have [R, D]; None without."""
         if self.config.attention_position == "disentangled":
             return self.relative()
-        if self.config.attention_position == "relative_bias":
+        if self.config.attention_position == "relative_bias" and self.config.relative_attention_shared:
             return self.relative_attention_bias.weight
         if self.config.attention_position != "relative":
             return None

@@ -94,14 +94,14 @@ class BertjaxSpanHead(nn.Module):
 class BertjaxScoreHead(nn.Module):
     """Scores of labels: (dense -> activation (-> norm)) -> dropout -> linear."""
 
-    def __init__(self, config: BertjaxConfig, num_scores: int | None, has_dense: bool):
+    def __init__(self, config: BertjaxConfig, num_scores: int | None, has_dense: bool, has_bias: bool = True):
         super().__init__()
         size = config.hidden_size
         self.dense = nn.Linear(size, size, bias=config.head_dense_bias) if has_dense else None
         self.norm = make_norm(config, present=has_dense and config.classifier_norm)
         self.act = ACTIVATIONS[config.classifier_act]
         self.dropout = nn.Dropout(config.rate("classifier_dropout"))
-        self.output = nn.Linear(size, num_scores or 2)
+        self.output = nn.Linear(size, num_scores or 2, bias=has_bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Returns scores [..., labels] of vectors [..., D]."""

@@ -345,14 +345,20 @@ class BertjaxRelativeAttention(BertjaxAttention):
 
 
 class BertjaxBiasedAttention(BertjaxAttention):
-    """Adds a bias per head and bucket of distances, the same in all layers (T5, MPNet)."""
+    """Adds a bias per head and bucket of distances, the same in all layers (T5, MPNet) or not (UMT5)."""
+
+    def __init__(self, config: BertjaxConfig, has_norm: bool = True, source_size: int | None = None):
+        super().__init__(config, has_norm, source_size)
+        if not config.relative_attention_shared:
+            self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
 
     def position_scores(
         self, query: Tensor, key: Tensor, positions: Tensor | None, context: BertjaxContext
     ) -> tuple[Tensor, Tensor | None]:
         """Looks up the biases. Args: as in `BertjaxAttention.position_scores`."""
-        assert positions is not None and context.columns is not None
-        return query, positions[context.columns].permute(0, 3, 1, 2)
+        table = positions if self.config.relative_attention_shared else self.relative_attention_bias.weight
+        assert table is not None and context.columns is not None
+        return query, table[context.columns].permute(0, 3, 1, 2)
 
 
 ATTENTION_CLASSES: dict[str, type[BertjaxAttention]] = {

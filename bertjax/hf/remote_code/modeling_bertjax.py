@@ -204,7 +204,7 @@ class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
         self.num_labels = config.num_labels
         self.encoder = BertjaxModel(config, config.classifier_dense == "pooler")
         has_dense = {"pooler": False, "own": True, "none": False}[config.classifier_dense]
-        self.sequence_head = BertjaxScoreHead(config, config.num_labels, has_dense)
+        self.sequence_head = BertjaxScoreHead(config, config.num_labels, has_dense, config.classifier_bias)
         self.post_init()
 
     @can_return_tuple

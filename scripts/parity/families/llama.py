@@ -16,8 +16,10 @@ def _theta(value: float) -> dict[str, Any]:
 
 
 def _decoder(family: str, name: str, classes: str, **config: Any) -> Case:
-    heads = tuple(f"{classes}{head}" for head in ("ForCausalLM", "ForTokenClassification", "Model"))
-    return Case(family, name, f"{classes}Config", _SIZES | config, heads, unwritten=_OLD_KEYS)
+    heads = ["ForCausalLM", "ForTokenClassification", "ForQuestionAnswering", "Model"]
+    heads += ["ForSequenceClassification"] if config.get("is_causal", True) else []  # it scores the last token
+    names = tuple(f"{classes}{head}" for head in heads)
+    return Case(family, name, f"{classes}Config", _SIZES | config, names, left_padding=True, unwritten=_OLD_KEYS)
 
 
 # fmt: off
