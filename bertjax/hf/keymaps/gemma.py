@@ -120,10 +120,15 @@ def _parse_layers(values: dict[str, Any], num_layers: int, period: int, width: i
     """Returns the pattern of global layers; without a list the last layer of every period is one."""
     if period < 1:
         raise UserError(f"{where}: sliding_window_pattern must be at least 1, not {period}")
-    usual = [LOCAL if (layer + 1) % period else GLOBAL for layer in range(num_layers)]
-    types = usual if values.get("layer_types") is None else values["layer_types"]
-    if not isinstance(types, list) or len(types) != num_layers or not all(each in _KINDS for each in types):
+    types = values.get("layer_types")
+    valid = types is None or (
+        isinstance(types, list) and len(types) == num_layers and all(each in _KINDS for each in types)
+    )
+    if not valid:
         raise UserError(f"{where}: layer_types must name {GLOBAL} or {LOCAL} for each of {num_layers} layers")
+    count = min(num_layers, period) if types is None else num_layers  # a file may state any number of layers
+    usual = [LOCAL if (layer + 1) % period else GLOBAL for layer in range(count)]
+    types = usual if types is None else types
     if LOCAL not in types:
         return {"local_attention": 0}
     first = period - 1
