@@ -14,10 +14,6 @@ HEAD_ACTIVATIONS = ("tanh", *ACTIVATIONS)
 CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 
 
-def _rotary(config: ArchitectureConfig) -> bool:
-    return config.attention_position == "rotary"
-
-
 def _disentangled(config: ArchitectureConfig) -> bool:
     return config.attention_position == "disentangled"
 
@@ -28,6 +24,10 @@ def _relative(config: ArchitectureConfig) -> bool:
 
 def _biased(config: ArchitectureConfig) -> bool:
     return config.attention_position == "relative_bias"
+
+
+def _bucketed(config: ArchitectureConfig) -> bool:
+    return _biased(config) and config.relative_bias == "learned"
 
 
 def _learned(config: ArchitectureConfig) -> bool:
@@ -112,21 +112,7 @@ class ArchitectureConfig(Settings, group="model"):
         "none",
         choices=("none", "rotary", "disentangled", "relative", "relative_bias"),
         help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet), relative_bias (per "
-        "head and bucket of distances, the same in all layers: T5, MPNet).",
-    )
-    global_rope_theta: float = phase_setting(
-        10_000.0,
-        above=0.0,
-        may_differ_from_init=True,
-        read_if=_rotary,
-        help="Rotary: base of layers with global attention.",
-    )
-    local_rope_theta: float = phase_setting(
-        10_000.0,
-        above=0.0,
-        may_differ_from_init=True,
-        read_if=lambda config: _rotary(config) and config.local_attention > 0,
-        help="Rotary: base of layers with local attention.",
+        "head and distance, the same in all layers: T5, MPNet, ALiBi).",
     )
     pos_att_type: tuple[str, ...] = setting(
         ("c2p", "p2c"),
@@ -185,14 +171,21 @@ class ArchitectureConfig(Settings, group="model"):
         read_if=_relative,
         help="Relative: the second half of a batch is text in reverse, with reversed distances (XLNet).",
     )
+    relative_bias: str = setting(
+        "learned",
+        choices=("learned", "linear"),
+        read_if=_biased,
+        help="Relative bias: learned (a table by buckets of distances), linear (the distance on either side times a "
+        "number per head, without parameters: ALiBi, arXiv:2108.12409).",
+    )
     relative_attention_num_buckets: int = setting(
-        32, at_least=4, read_if=_biased, help="Relative bias: buckets of distances, both sides together."
+        32, at_least=4, read_if=_bucketed, help="Relative bias: buckets of distances, both sides together."
     )
     relative_attention_max_distance: int = setting(
         128,
         at_least=1,
         may_differ_from_init=True,
-        read_if=_biased,
+        read_if=_bucketed,
         help="Relative bias: distances from here on share a bucket.",
     )
     conv_kernel_size: int = setting(
@@ -232,10 +225,10 @@ class ArchitectureConfig(Settings, group="model"):
     )
     global_attn_every_n_layers: int = setting(
         1,
-        at_least=1,
+        at_least=0,
         may_differ_from_init=True,
         read_if=lambda config: config.local_attention > 0,
-        help="With local_attention: layers 0, n, 2n, ... are global.",
+        help="With local_attention: layers 0, n, 2n, ... are global; 0: none is (Mistral).",
     )
     attention_bias: str = setting(
         "all",

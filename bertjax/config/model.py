@@ -23,6 +23,7 @@ from bertjax.config.fields import (
     settings_of,
 )
 from bertjax.config.presets import preset
+from bertjax.config.rotation import RotationConfig, invalid_rotations
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary
 
@@ -109,7 +110,7 @@ class GeneratorConfig(Settings, group="generator"):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
+class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConfig):
     """One Transformer encoder with its heads; every published model is a value of this class.
 
     Raises:
@@ -199,7 +200,8 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
 
     def is_local(self, layer: int) -> bool:
         """Returns whether this layer has local attention."""
-        return self.local_attention > 0 and layer % self.global_attn_every_n_layers != 0
+        period = self.global_attn_every_n_layers
+        return self.local_attention > 0 and (period == 0 or layer % period != 0)
 
     def group_of(self, layer: int) -> int:
         """Returns the index of the group of shared parameters that a layer uses.
@@ -285,6 +287,7 @@ def float32_config(config: EncoderConfig) -> EncoderConfig:
 def _invalid_combinations(config: EncoderConfig) -> Iterator[str]:
     """Yields why a model cannot be built."""
     yield from _invalid_positions(config)
+    yield from invalid_rotations(config)
     yield from _invalid_layers(config)
     yield from _invalid_heads(config)
 
@@ -307,7 +310,8 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
             f"position_buckets {config.position_buckets} must be less than twice max_relative_positions "
             f"{config.max_distance}: the far distances share logarithmic buckets"
         )
-    if position == "relative_bias" and config.relative_attention_max_distance <= _exact_distances(config):
+    learned = position == "relative_bias" and config.relative_bias == "learned"
+    if learned and config.relative_attention_max_distance <= _exact_distances(config):
         yield (
             f"relative_attention_max_distance must be more than {_exact_distances(config)}, the distances with a "
             f"bucket of their own, not {config.relative_attention_max_distance}"
@@ -338,7 +342,7 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
 
 def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
     shared = config.num_groups is not None
-    if config.global_attn_every_n_layers > 1 and config.local_attention == 0:
+    if config.global_attn_every_n_layers != 1 and config.local_attention == 0:
         yield "global_attn_every_n_layers needs local_attention for the other layers"
     if config.local_attention > 0 and config.global_attn_every_n_layers == 1:
         yield (

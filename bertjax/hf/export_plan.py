@@ -82,7 +82,8 @@ class ExportPlan:
             reasons = ", ".join(self.unsupported)
             return f"{_CODE}: no class of the family {self.config.family} holds it ({reasons})"
         if self.family is None:
-            return f"{_CODE}: model.family={self.config.family}"
+            missing = "" if self.config.family == native_format.MODEL_TYPE else ", which it has no class for"
+            return f"{_CODE}: model.family={self.config.family}{missing}"
         parts = dict.fromkeys([*(path.split("/")[0] for path in self.sidecar_paths), *self.sidecar_fields])
         if parts:
             return f"transformers runs it without {', '.join(parts)}, which only bertjax reads"
@@ -156,6 +157,8 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...], leaves: Mapping[str, An
     if config.family == native_format.MODEL_TYPE:
         return plan_native(config, heads, ())
     family = FAMILIES[config.family]
+    if not family.written:
+        return plan_native(config, heads)
     biasless = family.last_token_class(config, heads, leaves) if leaves else None
     architecture = biasless or family.architecture_for(heads)
     keymap = family.keymap_for(architecture, config)

@@ -18,19 +18,23 @@ Rotation = tuple[Float[Array, "B S 1 H"], Float[Array, "B S 1 H"]]
 
 def sinusoids(positions: Int[Array, "*p"], size: int) -> Float[Array, "*p size"]:
     """Returns all sines, then all cosines, of positions / 10000^(2i / size) (zihangdai/xlnet:modeling.py; Marian)."""
-    return _waves(positions, size, 10_000.0, jnp.sin, jnp.cos)
+    return _waves(positions, frequencies(size, 10_000.0), jnp.sin, jnp.cos)
 
 
-def rotation(position_ids: Int[Array, "B S"], head_dim: int, base: float) -> Rotation:
+def rotation(
+    position_ids: Int[Array, "B S"], by: Float[np.ndarray, "half"] | Float[Array, "B S half"], factor: float = 1.0
+) -> Rotation:
     """Returns the rotation of every token, in the layout of halves, not interleaved (arXiv:2104.09864).
 
     Args:
         position_ids: [B, S].
-        head_dim: H.
-        base: Hugging Face's `rope_theta`.
+        by: frequencies of the pairs of a head, for all tokens or for each.
+        factor: factor of what is rotated.
     """
-    cosines = _waves(position_ids, head_dim, base, jnp.cos, jnp.cos)
-    sines = _waves(position_ids, head_dim, base, lambda angles: -jnp.sin(angles), jnp.sin)
+    cosines = _waves(position_ids, by, jnp.cos, jnp.cos)
+    sines = _waves(position_ids, by, lambda angles: -jnp.sin(angles), jnp.sin)
+    if factor != 1.0:
+        cosines, sines = cosines * factor, sines * factor
     return cosines[:, :, None, :], sines[:, :, None, :]
 
 
@@ -66,10 +70,16 @@ def frequencies(size: int, base: float) -> Float[np.ndarray, "half"]:
     Computed on the host, out of reach of the compiler: at position 8192 the last bit of a frequency moves a cosine by
     2e-4.
     """
+    return np.float32(1) / powers(size, base)
+
+
+def powers(size: int, base: float) -> Float[np.ndarray, "half"]:
+    """Returns base^(2i / size), rounded as in torch's float32."""
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    return np.float32(1) / np.power(float(base), exponents, dtype=np.float64).astype(np.float32)
+    return np.power(float(base), exponents, dtype=np.float64).astype(np.float32)
 
 
-def _waves(positions: Array, size: int, base: float, first: Wave, second: Wave) -> Array:
-    angles = positions[..., None].astype(jnp.float32) * jnp.expand_dims(frequencies(size, base), range(positions.ndim))
+def _waves(positions: Array, by: np.ndarray | Array, first: Wave, second: Wave) -> Array:
+    by = jnp.expand_dims(by, range(positions.ndim)) if by.ndim == 1 else by
+    angles = positions[..., None].astype(jnp.float32) * by
     return jnp.concatenate([first(angles), second(angles)], axis=-1)

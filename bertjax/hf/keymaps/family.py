@@ -93,6 +93,7 @@ class Family:
         prefix: what the tensor names begin with in all files except those of the bare model.
         sidecar_paths: regexes of parameter paths that no class holds, though the keymap names other parameters of the
             same head; heads that it does not name at all need no mention.
+        written: False where no class of `transformers` exists: folders are read, and exports are in the native format.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Family:
     prefix: str = ""
     sidecar_paths: tuple[str, ...] = ()
     last_token_classes: Mapping[str, Entries] = dataclasses.field(default_factory=dict)
+    written: bool = True
 
     def heads_of(self, architecture: str) -> tuple[str, ...] | None:
         """Returns the heads of a class, None for one that is not of the family."""

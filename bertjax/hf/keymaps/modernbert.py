@@ -24,6 +24,7 @@ from bertjax.hf.keymaps.family import (
     parse_fields,
     table,
 )
+from bertjax.hf.keymaps.rope_parameters import parse_table, render_length, render_table
 
 _FIELDS: Fields = {
     "vocab_size": ("vocab_size", 50368, int),
@@ -112,6 +113,7 @@ def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) ->
         **_parse_layer_types(values, fields["num_layers"], where),
         "global_rope_theta": _parse_theta(values, GLOBAL, where),
         "local_rope_theta": _parse_theta(values, LOCAL, where),
+        **_parse_rescaling(values, fields, where),
         "attention_bias": "all" if biased else "none",
         "attention_output_dropout": fields["attention_dropout"],  # one rate for both
         "mlm_act": fields["classifier_act"],
@@ -165,9 +167,6 @@ def _parse_theta(values: dict[str, Any], layer_type: str, where: str) -> float:
             "transformers ignores any other"
         )
     new = tables.get(layer_type, {})
-    for key in sorted(new.keys() - {"rope_theta"}):
-        allowed = ("default", None) if key in ("rope_type", "type") else ()
-        refuse(new, where, key, allowed, "rotations are not rescaled")
     if new.get("rope_theta") is not None:
         theta = parse_fields(new, {"rope_theta": (old, default, float)}, where)[old]
     elif layer_type == LOCAL and old in values and values[old] is None:
@@ -177,6 +176,20 @@ def _parse_theta(values: dict[str, Any], layer_type: str, where: str) -> float:
     if theta <= 0.0:
         raise UserError(f"{where}: rope_theta must be positive, not {theta}")
     return theta
+
+
+def _parse_rescaling(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """Returns the rescaling of the rotations: of all layers, or of the global ones alone."""
+    tables = values.get("rope_parameters") or {}
+    of_global, of_local = (
+        parse_table(tables.get(kind) or {}, values, fields, f"{where}: rope_parameters: {kind}")
+        for kind in (GLOBAL, LOCAL)
+    )
+    if of_local and of_local != of_global:
+        raise UserError(f"{where}: rope_parameters rescales {LOCAL} otherwise than {GLOBAL}, which is not supported")
+    if not of_global.get("rope_truncate", True):  # which transformers looks for in the wrong table
+        raise UserError(f"{where}: rope_parameters: truncate = false is not supported")
+    return of_global | ({} if of_local or not of_global else {"rope_layers": "global"})
 
 
 def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
@@ -191,7 +204,10 @@ def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
         "layer_types": [LOCAL if config.is_local(layer) else GLOBAL for layer in range(config.num_layers)],
         "global_attn_every_n_layers": config.global_attn_every_n_layers,
         "local_attention": config.local_attention or _WINDOW,
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+        "rope_parameters": {
+            kind: {"rope_theta": theta, **render_table(config, kind == LOCAL)} for kind, theta in thetas.items()
+        },
+        **render_length(config),
         **{old: thetas[kind] for kind, (old, _) in _THETAS.items()},
     }
 

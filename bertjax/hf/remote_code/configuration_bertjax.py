@@ -40,6 +40,16 @@ class BertjaxConfig(PretrainedConfig):
     attention_position: str = "none"
     global_rope_theta: float = 10_000.0
     local_rope_theta: float = 10_000.0
+    rope_type: str = "default"
+    rope_layers: str = "all"
+    rope_factor: float = 1.0
+    rope_original_length: int = 2048
+    rope_slow_turns: float = 1.0
+    rope_fast_turns: float = 32.0
+    rope_truncate: bool = True
+    rope_attention_factor: float = 1.0
+    rope_short_factors: tuple[float, ...] = ()
+    rope_long_factors: tuple[float, ...] = ()
     pos_att_type: tuple[str, ...] = ("c2p", "p2c")
     share_att_key: bool = False
     position_buckets: int = 0
@@ -50,6 +60,7 @@ class BertjaxConfig(PretrainedConfig):
     mem_len: int | None = None
     reuse_len: int | None = None
     bi_data: bool = False
+    relative_bias: str = "learned"
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     # layers
@@ -121,7 +132,8 @@ class BertjaxConfig(PretrainedConfig):
 
     def is_local(self, layer: int) -> bool:
         """Returns whether a layer has local attention."""
-        return self.local_attention > 0 and layer % self.global_attn_every_n_layers != 0
+        period = self.global_attn_every_n_layers
+        return self.local_attention > 0 and (period == 0 or layer % period != 0)
 
     def rate(self, name: str) -> float:
         """Returns a dropout rate, `hidden_dropout` if it is None."""
