@@ -70,9 +70,9 @@ def frequencies_by_length(config: EncoderConfig, base: float, lengths: Int[Array
         )
         return jnp.where((lengths > original)[:, :, None], long[None, None], short[None, None])
     factor = np.float32(config.rope_factor)
-    growth = factor * jnp.maximum(lengths, original) / np.float32(original) - (factor - 1)
+    growth = jnp.maximum(lengths, original) * factor / np.float32(original) - (factor - 1)
     exponents = -np.arange(0, size, 2, dtype=np.float32) / np.float32(size - 2)
-    return frequencies(size, base)[None, None] * growth[:, :, None] ** exponents[None, None]
+    return growth[:, :, None] ** exponents[None, None] * frequencies(size, base)[None, None]
 
 
 def _yarn(config: EncoderConfig, base: float) -> Frequencies:

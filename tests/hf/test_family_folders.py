@@ -66,8 +66,9 @@ def folder(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> P
         save_pretrained(path, params, config, heads=heads)
         return path
     path.mkdir()
+    architecture = family.architecture_for(heads, config)
     save_file(params_to_tensors(family.make_keymap(config), params, config, heads), path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps(family.render_config(config, family.architecture_for(heads))))
+    (path / "config.json").write_text(json.dumps(family.render_config(config, architecture)))
     return path
 
 

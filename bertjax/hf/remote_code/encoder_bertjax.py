@@ -154,7 +154,10 @@ class BertjaxModel(BertjaxPreTrainedModel):
             encoder_attention_mask: 1 = real token of the encoder, for a decoder [B, K]; None = all are real.
         """
         mask = None if attention_mask is None else attention_mask.bool()
-        words = self.embeddings.look_up(input_ids, mask) if inputs_embeds is None else inputs_embeds
+        words = inputs_embeds
+        if words is None:
+            assert input_ids is not None
+            words = self.embeddings.look_up(input_ids, mask)
         positions, types = self.position_ids(words, input_ids, position_ids), token_type_ids
         types = torch.zeros_like(positions) if types is None else types
         hidden = embeddings = self.embeddings(words, positions, types, mask)
