@@ -139,7 +139,7 @@ def _depths(cfg: ConfigDict) -> dict[str, tuple[int, int, int]]:
 
 
 def _depth(config: EncoderConfig) -> tuple[int, int, int]:
-    period = config.global_attn_every_n_layers if config.local_attention else config.num_groups or 1
+    period = (config.global_attn_every_n_layers if config.local_attention else config.num_groups) or 1
     minimum = config.num_layers % period + period
     if minimum < 2 and (config.num_layers >= 3 or config.enhanced_decoder):
         minimum += period  # the first layer may differ from all others; an enhanced decoder needs two

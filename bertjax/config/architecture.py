@@ -14,10 +14,6 @@ HEAD_ACTIVATIONS = ("tanh", *ACTIVATIONS)
 CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 
 
-def _rotary(config: ArchitectureConfig) -> bool:
-    return config.attention_position == "rotary"
-
-
 def _disentangled(config: ArchitectureConfig) -> bool:
     return config.attention_position == "disentangled"
 
@@ -28,6 +24,10 @@ def _relative(config: ArchitectureConfig) -> bool:
 
 def _biased(config: ArchitectureConfig) -> bool:
     return config.attention_position == "relative_bias"
+
+
+def _bucketed(config: ArchitectureConfig) -> bool:
+    return _biased(config) and config.relative_bias == "learned"
 
 
 def _learned(config: ArchitectureConfig) -> bool:
@@ -117,27 +117,7 @@ class ArchitectureConfig(Settings, group="model"):
         "none",
         choices=("none", "rotary", "disentangled", "relative", "relative_bias"),
         help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet), relative_bias (per "
-        "head and bucket of distances: T5, MPNet).",
-    )
-    global_rope_theta: float = phase_setting(
-        10_000.0,
-        above=0.0,
-        may_differ_from_init=True,
-        read_if=_rotary,
-        help="Rotary: base of layers with global attention.",
-    )
-    local_rope_theta: float = phase_setting(
-        10_000.0,
-        above=0.0,
-        may_differ_from_init=True,
-        read_if=lambda config: _rotary(config) and config.local_attention > 0,
-        help="Rotary: base of layers with local attention.",
-    )
-    rope_rounding: str = setting(
-        "float32",
-        choices=("float32", "float16", "bfloat16"),
-        read_if=_rotary,
-        help="Rotary: type to which the frequencies are rounded, as files of ESM may hold them.",
+        "head and distance: T5, MPNet, ALiBi).",
     )
     pos_att_type: tuple[str, ...] = setting(
         ("c2p", "p2c"),
@@ -196,19 +176,26 @@ class ArchitectureConfig(Settings, group="model"):
         read_if=_relative,
         help="Relative: the second half of a batch is text in reverse, with reversed distances (XLNet).",
     )
+    relative_bias: str = setting(
+        "learned",
+        choices=("learned", "linear"),
+        read_if=_biased,
+        help="Relative bias: learned (a table by buckets of distances), linear (the distance on either side times a "
+        "number per head, without parameters: ALiBi, arXiv:2108.12409).",
+    )
     relative_attention_num_buckets: int = setting(
-        32, at_least=4, read_if=_biased, help="Relative bias: buckets of distances, both sides together."
+        32, at_least=4, read_if=_bucketed, help="Relative bias: buckets of distances, both sides together."
     )
     relative_attention_max_distance: int = setting(
         128,
         at_least=1,
         may_differ_from_init=True,
-        read_if=_biased,
+        read_if=_bucketed,
         help="Relative bias: distances from here on share a bucket.",
     )
     relative_attention_shared: bool = setting(
         True,
-        read_if=_biased,
+        read_if=_bucketed,
         help="Relative bias: one table for all layers (T5, MPNet); false: a table for each (UMT5, arXiv:2304.09151).",
     )
     conv_kernel_size: int = setting(
@@ -248,16 +235,16 @@ class ArchitectureConfig(Settings, group="model"):
     )
     global_attn_every_n_layers: int = setting(
         1,
-        at_least=1,
+        at_least=0,
         may_differ_from_init=True,
         read_if=lambda config: config.local_attention > 0,
-        help="With local_attention: every n-th layer is global, from `first_global_layer` on.",
+        help="With local_attention: every n-th layer is global, from `first_global_layer` on; 0: none is (Mistral).",
     )
     first_global_layer: int = setting(
         0,
         at_least=0,
         may_differ_from_init=True,
-        read_if=lambda config: config.local_attention > 0,
+        read_if=lambda config: config.local_attention > 0 and config.global_attn_every_n_layers > 0,
         help="With local_attention: the first global layer; 0: ModernBERT, n - 1: Gemma 2 and 3.",
     )
     attention_bias: str = setting(

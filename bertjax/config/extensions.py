@@ -52,6 +52,7 @@ _FAMILY_MODULES = {
     "xlm-roberta xlm-roberta-xl camembert data2vec-text ernie": "same_tensors:FAMILIES.{}",
     "roberta-prelayernorm megatron-bert": "same_tensors:FAMILIES.{}",
     "nomic_bert jina_embeddings_v3 gte": "rotary_bert:FAMILIES.{}",
+    "mosaic_bert jina_bert": "alibi_bert:FAMILIES.{}",
     "llama mistral qwen2 qwen3 eurobert": "llama:FAMILIES.{}",
     "gemma gemma2 gemma3_text": "gemma:FAMILIES.{}",
     "t5 mt5 umt5": "t5:FAMILIES.{}",

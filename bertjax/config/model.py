@@ -23,6 +23,7 @@ from bertjax.config.fields import (
     settings_of,
 )
 from bertjax.config.presets import preset
+from bertjax.config.rotation import RotationConfig, invalid_rotations
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary
 
@@ -111,7 +112,7 @@ class GeneratorConfig(Settings, group="generator"):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
+class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConfig):
     """One Transformer encoder with its heads; every published model is a value of this class.
 
     Raises:
@@ -201,7 +202,8 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
 
     def is_local(self, layer: int) -> bool:
         """Returns whether this layer has local attention."""
-        return self.local_attention > 0 and (layer - self.first_global_layer) % self.global_attn_every_n_layers != 0
+        period, first = self.global_attn_every_n_layers, self.first_global_layer
+        return self.local_attention > 0 and (period == 0 or (layer - first) % period != 0)
 
     def group_of(self, layer: int) -> int:
         """Returns the index of the group of shared parameters that a layer uses.
@@ -291,6 +293,7 @@ def float32_config(config: EncoderConfig) -> EncoderConfig:
 def _invalid_combinations(config: EncoderConfig) -> Iterator[str]:
     """Yields why a model cannot be built."""
     yield from _invalid_positions(config)
+    yield from invalid_rotations(config)
     yield from _invalid_layers(config)
     yield from _invalid_heads(config)
 
@@ -313,11 +316,14 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
             f"position_buckets {config.position_buckets} must be less than twice max_relative_positions "
             f"{config.max_distance}: the far distances share logarithmic buckets"
         )
-    if position == "relative_bias" and config.relative_attention_max_distance <= _exact_distances(config):
+    learned = position == "relative_bias" and config.relative_bias == "learned"
+    if learned and config.relative_attention_max_distance <= _exact_distances(config):
         yield (
             f"relative_attention_max_distance must be more than {_exact_distances(config)}, the distances with a "
             f"bucket of their own, not {config.relative_attention_max_distance}"
         )
+    if not config.relative_attention_shared and config.relative_bias == "linear":
+        yield "relative_attention_shared=false needs relative_bias=learned: linear biases have no table"
     if config.relative_segments and position != "relative":
         yield "relative_segments belongs to attention_position=relative"
     if (config.mem_len is not None or config.reuse_len is not None or config.bi_data) and position != "relative":
@@ -357,18 +363,18 @@ def _invalid_scores(config: EncoderConfig) -> Iterator[str]:
 
 def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
     shared = config.num_groups is not None
-    if config.global_attn_every_n_layers > 1 and config.local_attention == 0:
+    if config.global_attn_every_n_layers != 1 and config.local_attention == 0:
         yield "global_attn_every_n_layers needs local_attention for the other layers"
     if config.local_attention > 0 and config.global_attn_every_n_layers == 1:
         yield (
             f"local_attention={config.local_attention} has no effect: with global_attn_every_n_layers=1 every layer is "
             "global"
         )
-    if config.local_attention > 0 and config.first_global_layer >= config.global_attn_every_n_layers:
-        yield (
-            f"first_global_layer {config.first_global_layer} must be less than global_attn_every_n_layers "
-            f"{config.global_attn_every_n_layers}"
-        )
+    first, period = config.first_global_layer, config.global_attn_every_n_layers
+    if config.local_attention > 0 and first > 0 == period:
+        yield f"first_global_layer={first} needs global layers: with global_attn_every_n_layers=0 none is"
+    elif config.local_attention > 0 and first >= period > 0:
+        yield f"first_global_layer {first} must be less than global_attn_every_n_layers {period}"
     if not config.first_attention_norm and (config.norm_placement == "post" or shared):
         yield (
             "first_attention_norm=false needs another norm_placement than post, and layers with parameters of their own"

@@ -346,6 +346,23 @@ _ESM_1B = _ESM | {
     "max_position_embeddings": 1024,
     "attention_position": "none",
 }
+# mosaicml/examples:examples/benchmarks/bert (arXiv:2312.17482), also MAGICS-LAB/DNABERT_2 (arXiv:2306.15006,
+# vocabulary 4,096); arXiv:2310.19923, section 4 for Jina v2.
+_MOSAIC = {
+    "family": "mosaic_bert",
+    "position_embedding": "none",
+    "attention_position": "relative_bias",
+    "relative_bias": "linear",
+    "feed_forward": "glu",
+    "feed_forward_inner_bias": False,
+    "hidden_act": "gelu",
+    "mlm_act": "gelu",
+    "initializer": "normal",
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.1,
+    "feed_forward_dropout": 0.0,
+}
+_JINA_V2 = _MOSAIC | {"family": "jina_bert", "max_position_embeddings": 8192}
 
 
 PRESETS: dict[str, Values] = {
@@ -390,6 +407,10 @@ PRESETS: dict[str, Values] = {
     "mpnet-base": layer_sizes(12, 768) | _MPNET,
     "nomic-bert-2048": layer_sizes(12, 768) | _NOMIC,
     "gte-multilingual-base": layer_sizes(12, 768) | _GTE,
+    "mosaic-bert-base": layer_sizes(12, 768) | _MOSAIC,
+    "dnabert-2-117m": layer_sizes(12, 768) | _MOSAIC,
+    "jina-embeddings-v2-small": layer_sizes(4, 512) | _JINA_V2,
+    "jina-embeddings-v2-base": layer_sizes(12, 768) | _JINA_V2,
     "jina-embeddings-v3": layer_sizes(24, 1024) | _JINA_V3,
     **{f"ettin-encoder-{size}": sizes | _ETTIN for size, sizes in _ETTIN_SIZES.items()},
     **{f"ettin-decoder-{size}": sizes | _ETTIN_DECODER for size, sizes in _ETTIN_SIZES.items()},

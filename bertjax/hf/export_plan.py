@@ -82,7 +82,8 @@ class ExportPlan:
             reasons = ", ".join(self.unsupported)
             return f"{_CODE}: no class of the family {self.config.family} holds it ({reasons})"
         if self.family is None:
-            return f"{_CODE}: model.family={self.config.family}"
+            missing = "" if self.config.family == native_format.MODEL_TYPE else ", which it has no class for"
+            return f"{_CODE}: model.family={self.config.family}{missing}"
         parts = dict.fromkeys([*(path.split("/")[0] for path in self.sidecar_paths), *self.sidecar_fields])
         if parts:
             return f"transformers runs it without {', '.join(parts)}, which only bertjax reads"
@@ -166,6 +167,8 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     if config.family == native_format.MODEL_TYPE:
         return plan_native(config, heads, ())
     family = FAMILIES[config.family]
+    if not family.written:
+        return plan_native(config, heads)
     architecture = family.architecture_for(heads, config)
     keymap = family.keymap_for(architecture, config)
     required = family.heads_of(architecture) or ()

@@ -21,6 +21,7 @@ from bertjax.hf.generate import read_generation
 from bertjax.hf.keymap import tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
+from bertjax.hf.keymaps.published import translate_config
 from bertjax.hf.nearest import describe_nearest
 from bertjax.hf.safe_files import (
     CONFIG,
@@ -155,7 +156,7 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     if not os.path.isdir(folder):  # Path.is_dir fails where a name is too long
         raise UserError(f"{folder} is not a folder; give one with config.json, or hub:NAME[@REVISION]")
     where = f"{folder / CONFIG}"
-    values = read_json(folder, CONFIG)
+    values = translate_config(read_json(folder, CONFIG), where)
     family = find_family(str(values.get("model_type")))
     ours = {"auto_map"} if values.get("model_type") in (native_format.MODEL_TYPE, native.MODEL_TYPE) else set()
     if foreign := _foreign_code(values, ours if family is None else set(family.ignored_keys.split())):

@@ -90,7 +90,7 @@ def code_files(last: str = "modeling") -> dict[str, bytes]:
         last: the module with the classes of the model, which imports the others.
     """
     folder = importlib.resources.files("bertjax.hf.remote_code")
-    files = [f"{name}_bertjax.py" for name in ("configuration", "layers", "heads", "encoder", last)]
+    files = [f"{name}_bertjax.py" for name in ("configuration", "rotation", "layers", "heads", "encoder", last)]
     return {name: (folder / name).read_bytes() for name in files}
 
 
@@ -159,10 +159,11 @@ def parse_fields(
 
 
 def _check_kind(value: Any, kind: Any, what: str) -> Any:
-    """Returns the value if it has the annotated type; a list of strings becomes a tuple, a whole number a float."""
+    """Returns the value if it has the annotated type; a list becomes a tuple of its items, a whole number a float."""
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        value = tuple(value)
+    items = next((typing.get_args(option) for option in options if typing.get_origin(option) is tuple), ())
+    if isinstance(value, list) and items:
+        return tuple(_check_kind(each, items[0], f"every item of {what}") for each in value)
     if type(value) is int and float in options and int not in options:
         value = float(value) if abs(value) < 2**63 else math.inf  # Python cannot convert every number
     allowed = [typing.get_origin(option) or option for option in options]

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.rope import Rotation, rotation
+from bertjax.models.rope import Rotation
+from bertjax.models.rope_scaling import batch_rotation
 
 
 class DisentangledPositions(NamedTuple):
@@ -133,8 +134,7 @@ def make_context(
     """
     angles = None
     if config.attention_position == "rotary":
-        base = config.local_rope_theta if local else config.global_rope_theta
-        angles = rotation(position_ids, config.head_dim, base, config.rope_rounding)
+        angles = batch_rotation(config, segment_ids, position_ids, local)
     return AttentionContext(
         segment_ids,
         config.local_attention if local else 0,

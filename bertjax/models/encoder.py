@@ -30,7 +30,7 @@ from bertjax.models.layer_stack import Stacked, get_layer, init_attention_norms,
 from bertjax.models.linear import Key, initializer, make_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.models.relative_attention import allow_self, make_relative_positions
-from bertjax.models.relative_bias import RelativeAttentionBias
+from bertjax.models.relative_bias import make_relative_bias
 from bertjax.types import Params
 
 
@@ -68,7 +68,7 @@ class Encoder(nnx.Module):
         self.attention_norms = Stacked(init_attention_norms(config, rngs)) if split_norms else None
         self.relative = DistanceEmbeddings(config, rngs) if attention == "disentangled" else None
         shares_biases = attention == "relative_bias" and config.relative_attention_shared
-        self.relative_attention_bias = RelativeAttentionBias(config, rngs) if shares_biases else None
+        self.relative_attention_bias = make_relative_bias(config, rngs) if shares_biases else None
         if attention == "relative":  # initial state of the second stream: see two_stream.py
             self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
         self.convolution = Convolution(config, rngs) if config.conv_kernel_size else None

@@ -145,7 +145,7 @@ def scan_runs(config: EncoderConfig, start: int = 0, stop: int | None = None) ->
         cuts.add(1)
     if config.num_groups is not None:
         cuts |= {i for i in range(1, config.num_layers) if config.group_of(i) != config.group_of(i - 1)}
-    period = config.global_attn_every_n_layers if config.local_attention else 1
+    period = (config.global_attn_every_n_layers or 1) if config.local_attention else 1
     runs = []
     for low, high in itertools.pairwise(sorted(cut for cut in cuts if start <= cut <= stop)):
         group = None if config.num_groups is None else config.group_of(low)

@@ -1,6 +1,7 @@
-"""Attention with a learned bias per head and bucket of distances, shared by all layers (T5, MPNet) or not (UMT5).
+"""Attention with a bias per head and distance: of a table of all layers (T5, MPNet) or each (UMT5), or linear (ALiBi).
 
-score(i, j) = q_i k_j / sqrt(H) + table[bucket(i - j)] (arXiv:1910.10683, section 2.1; arXiv:2004.09297).
+score(i, j) = q_i k_j / sqrt(H) + table[bucket(i - j)] (arXiv:1910.10683, section 2.1; arXiv:2004.09297), or
+- factor |i - j| (arXiv:2108.12409; on both sides as in MosaicBERT, arXiv:2312.17482, section 2.1).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import Attention, Keys, Queries, Scores, dot_product_scores
@@ -45,6 +46,34 @@ class RelativeAttentionBias(nnx.Module):
         return DistanceBias(by_distance[:, index][None])
 
 
+class LinearBias(nnx.Module):
+    """Biases without parameters: the distance times a factor per head."""
+
+    def __init__(self, config: EncoderConfig):
+        self.config = config
+
+    def __call__(self, seq_len: int) -> DistanceBias:
+        """Returns the biases of all pairs of a sequence, float32."""
+        return self.at(jnp.arange(seq_len), seq_len)
+
+    def at(self, queries: Int[Array, "S"], num_keys: int) -> DistanceBias:
+        """Returns the biases of queries at these positions and of all keys, float32."""
+        distances = jnp.abs(queries[:, None] - jnp.arange(num_keys)[None]).astype(jnp.float32)
+        return DistanceBias(distances[None, None] * -bias_factors(self.config.num_heads)[None, :, None, None])
+
+
+def bias_factors(num_heads: int) -> Float[np.ndarray, "N"]:
+    """Returns the factors of the heads: 2^(-8 i / N) for i from 1 to N, where N is a power of two.
+
+    Else those of the next lower power, and then every second of twice that power
+    (ofirpress/attention_with_linear_biases:fairseq/models/transformer.py).
+    """
+    lower = 1 << (num_heads.bit_length() - 1)
+    factors = 2.0 ** (-8.0 * np.arange(1, lower + 1) / lower)
+    between = 2.0 ** (-4.0 * np.arange(1, 2 * lower + 1, 2) / lower)
+    return np.concatenate([factors, between[: num_heads - lower]]).astype(np.float32)
+
+
 @functools.lru_cache(maxsize=64)
 def _falling_buckets(config: EncoderConfig, seq_len: int) -> np.ndarray:
     return distance_bucket(np.arange(seq_len - 1, -seq_len, -1), config)
@@ -65,6 +94,11 @@ def distance_bucket(distances: Int[np.ndarray, "*d"], config: EncoderConfig) -> 
     logarithm = np.log(np.maximum(size, 1).astype(np.float32) / np.float32(exact))
     far = exact + (logarithm / np.float32(scale) * np.float32(buckets - exact)).astype(np.int64)
     return start + np.where(size < exact, size, np.minimum(far, buckets - 1))
+
+
+def make_relative_bias(config: EncoderConfig, rngs: nnx.Rngs) -> RelativeAttentionBias | LinearBias:
+    """Returns what computes the biases that all layers share."""
+    return RelativeAttentionBias(config, rngs) if config.relative_bias == "learned" else LinearBias(config)
 
 
 class BiasedAttention(Attention):

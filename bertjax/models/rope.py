@@ -21,18 +21,20 @@ def sinusoids(positions: Int[Array, "*p"], size: int) -> Float[Array, "*p size"]
     return _waves(positions, frequencies(size, 10_000.0), jnp.sin, jnp.cos)
 
 
-def rotation(position_ids: Int[Array, "B S"], head_dim: int, base: float, rounding: str = "float32") -> Rotation:
+def rotation(
+    position_ids: Int[Array, "B S"], by: Float[np.ndarray, "half"] | Float[Array, "B S half"], factor: float = 1.0
+) -> Rotation:
     """Returns the rotation of every token, in the layout of halves, not interleaved (arXiv:2104.09864).
 
     Args:
         position_ids: [B, S].
-        head_dim: H.
-        base: Hugging Face's `rope_theta`.
-        rounding: type to which the frequencies are rounded.
+        by: frequencies of the pairs of a head, for all tokens or for each.
+        factor: factor of what is rotated.
     """
-    rates = frequencies(head_dim, base, rounding)
-    cosines = _waves(position_ids, rates, jnp.cos, jnp.cos)
-    sines = _waves(position_ids, rates, lambda angles: -jnp.sin(angles), jnp.sin)
+    cosines = _waves(position_ids, by, jnp.cos, jnp.cos)
+    sines = _waves(position_ids, by, lambda angles: -jnp.sin(angles), jnp.sin)
+    if factor != 1.0:
+        cosines, sines = cosines * factor, sines * factor
     return cosines[:, :, None, :], sines[:, :, None, :]
 
 
@@ -62,17 +64,27 @@ def _swap_halves(x: Array) -> Array:
     return jnp.concatenate([second, first], axis=-1)
 
 
-def frequencies(size: int, base: float, rounding: str = "float32") -> Float[np.ndarray, "half"]:
+def frequencies(size: int, base: float) -> Float[np.ndarray, "half"]:
     """Returns 1 / base^(2i / size), rounded after every operation as in torch's float32.
 
     Computed on the host, out of reach of the compiler: at position 8192 the last bit of a frequency moves a cosine by
     2e-4.
     """
+    return np.float32(1) / powers(size, base)
+
+
+def round_frequencies(by: Float[np.ndarray, "half"], rounding: str) -> Float[np.ndarray, "half"]:
+    """Returns frequencies rounded to a type of fewer bits, float32."""
+    return by.astype(jnp.dtype(rounding)).astype(np.float32)
+
+
+def powers(size: int, base: float) -> Float[np.ndarray, "half"]:
+    """Returns base^(2i / size), rounded as in torch's float32."""
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    exact = np.float32(1) / np.power(float(base), exponents, dtype=np.float64).astype(np.float32)
-    return exact.astype(jnp.dtype(rounding)).astype(np.float32)
+    return np.power(float(base), exponents, dtype=np.float64).astype(np.float32)
 
 
-def _waves(positions: Array, rates: Float[np.ndarray, "half"], first: Wave, second: Wave) -> Array:
-    angles = positions[..., None].astype(jnp.float32) * jnp.expand_dims(rates, range(positions.ndim))
+def _waves(positions: Array, by: np.ndarray | Array, first: Wave, second: Wave) -> Array:
+    by = jnp.expand_dims(by, range(positions.ndim)) if by.ndim == 1 else by
+    angles = positions[..., None].astype(jnp.float32) * by
     return jnp.concatenate([first(angles), second(angles)], axis=-1)

@@ -40,7 +40,10 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"mpnet-", None, "MPNet", "arXiv:2004.09297"),
     (r"nomic-bert-", None, "NomicBERT", "arXiv:2402.01613"),
     (r"gte-", 250_048, "GTE", "arXiv:2407.19669"),
+    (r"jina-embeddings-v2-", 30_528, "Jina v2", "arXiv:2310.19923"),
     (r"jina-", 250_002, "Jina v3", "arXiv:2409.10173"),
+    (r"mosaic-bert-", 30_528, "MosaicBERT", "arXiv:2312.17482"),
+    (r"dnabert-2-", 4_096, "DNABERT-2", "arXiv:2306.15006"),
     (r"ettin-", None, "Ettin", "arXiv:2507.11412"),
     (r"mmbert-", None, "mmBERT", "arXiv:2509.06888"),
     (r"eurobert-", None, "EuroBERT", "arXiv:2503.05500"),
@@ -100,7 +103,7 @@ def _table(rows: list[str]) -> str:
 
 
 def _classes(families: list[str]) -> str:
-    known = [name for name in families if name in FAMILIES]
+    known = [name for name in families if name in FAMILIES and FAMILIES[name].written]
     if not known:
         return "Exported with PyTorch code of its own ([export](../export.md))."
     return "Exported as " + "; as ".join(f"`{name}`: {_class_list(name)}" for name in known) + "."

@@ -17,7 +17,8 @@ _DIFFERS = "DIFFERS"
 _NEOBERT = (
     "NeoBERT, for which `transformers` has no class, is not in the table: `tests/hf/test_neobert.py` compares it, to "
     "2e-05, with the published architecture written down in PyTorch and with the names and shapes of the released "
-    "tensors, not with the released weights."
+    "tensors, not with the released weights. So does `tests/hf/test_alibi_bert.py` with MosaicBERT, DNABERT-2 and Jina "
+    "v2, without the list of released tensors, and `tests/hf/test_published.py` with folders of authors' code."
 )
 
 

@@ -97,6 +97,10 @@ OTHERS = [
     ("nomic-bert-2048", 30_528, (), 136_731_648),
     ("nomic-bert-2048", 30_528, ("mlm",), 137_354_304),
     ("gte-multilingual-base", 250_048, (), 305_368_320),
+    ("mosaic-bert-base", 30_528, ("mlm",), 137_400_384),
+    ("dnabert-2-117m", 4_096, ("mlm",), 117_074_176),
+    ("jina-embeddings-v2-small", 30_528, ("pooler",), 32_690_688),
+    ("jina-embeddings-v2-base", 30_528, ("pooler",), 137_368_320),
     ("jina-embeddings-v3", 250_002, ("pooler",), 559_364_096),
     *(
         (f"ettin-{kind}-{size}", 50368, ("mlm",), count)

@@ -92,8 +92,16 @@ _DOMAINS: dict[str, tuple[Any, ...]] = {
         {_GLOBAL: {"rope_type": "linear", "factor": 2.0}}, {_GLOBAL: {"rope_theta": 70.0}},
         {_GLOBAL: {**_TABLE, "partial_rotary_factor": 0.5}}, {_GLOBAL: None},
         {_LOCAL: {"rope_theta": 70}, "rope_theta": 9.0}, {_GLOBAL: {"type": "linear", "factor": 2.0}},
+        {_GLOBAL: {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 4, "truncate": False}},
+        {_LOCAL: {"rope_type": "linear", "factor": 2.0}}, {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0},
     ),
-    "rope_scaling": (_TABLE, {"type": "linear", "factor": 2.0}, {"rope_theta": 50.0}, {}, None),
+    "rope_scaling": (
+        {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}, {"type": "yarn"},
+        {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 3, "attention_factor": 0.7},
+        {"rope_type": "yarn", "factor": 2, "beta_fast": 3, "beta_slow": None, "truncate": False, "mscale": 2.0},
+        {"rope_type": "dynamic", "factor": 2.0}, {"rope_type": "proportional", "factor": 2.0}, _TABLE,
+        {"type": "linear", "factor": 2.0}, {"rope_theta": 50.0}, {}, None,
+    ),
     "per_layer_config": ({"0": {"intermediate_size": 12}}, {"0": {"num_attention_heads": 1}}, None),
     **dict.fromkeys(("rope_theta", "global_rope_theta", "local_rope_theta"), (10.0, 500, "x")),
 }  # fmt: skip
@@ -139,7 +147,7 @@ def subjects() -> dict[str, Subject]:
     """Returns the families by name."""
     result = {}
     for name, family in FAMILIES.items():
-        if "auto_map" in family.constants:  # no class in transformers
+        if "auto_map" in family.constants or not family.written:  # no class in transformers
             continue
         case = next(case for case in CASES if not family.architectures.keys().isdisjoint(case.classes))
         values = json.loads(json.dumps(case.config | {"model_type": family.model_type}))

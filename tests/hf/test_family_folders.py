@@ -31,9 +31,10 @@ from bertjax.types import Params
 CONFIGS = {
     name: next(each.config for each in CASES if not family.architectures.keys().isdisjoint(each.classes))
     for name, family in FAMILIES.items()
-    if "auto_map" not in family.constants
+    if "auto_map" not in family.constants and family.written
 }
 CONFIGS["neobert"] = {"vocab_size": 30, "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 2}
+CONFIGS["mosaic_bert"] = CONFIGS["jina_bert"] = {**CONFIGS["neobert"], "intermediate_size": 14}
 CONFIGS["neobert"] |= {"intermediate_size": 12, "max_length": 20}
 
 
@@ -60,8 +61,15 @@ def family(request: pytest.FixtureRequest) -> Family:
 def folder(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(save_module, "verify_export", lambda *_, **__: None)
     config, heads = config_of(family.name), heads_of(family)
-    save_pretrained(tmp_path / "out", random_params(config, heads), config, heads=heads)
-    return tmp_path / "out"
+    params, path = random_params(config, heads), tmp_path / "out"
+    if family.written:
+        save_pretrained(path, params, config, heads=heads)
+        return path
+    path.mkdir()
+    architecture = family.architecture_for(heads, config)
+    save_file(params_to_tensors(family.make_keymap(config), params, config, heads), path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(family.render_config(config, architecture)))
+    return path
 
 
 def refused(path: Path, message: str) -> None:

@@ -148,6 +148,11 @@ DECODERS: dict[str, dict[str, Any]] = {
     "bias, sandwich": {"attention_position": "relative_bias", "norm_placement": "sandwich", "attention_scale": False},
     "bias by layer": {"attention_position": "relative_bias", "relative_attention_shared": False},
     "two layers per group": {"num_groups": 1, "inner_layers": 2},
+    "a window in every layer": {
+        **{"attention_position": "rotary", "position_embedding": "none", "local_attention": 4},
+        "global_attn_every_n_layers": 0,
+    },
+    "linear bias": {"attention_position": "relative_bias", "relative_bias": "linear"},
 }
 
 

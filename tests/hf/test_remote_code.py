@@ -71,6 +71,13 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "type_vocab_size": (0, 2, 3),
     "global_rope_theta": (10_000.0, 50.0),
     "local_rope_theta": (10_000.0, 20.0),
+    "rope_factor": (1.0, 3.0),
+    "rope_original_length": (7,),
+    "rope_slow_turns": (1.0, 0.5),
+    "rope_fast_turns": (32.0, 4.0),
+    "rope_attention_factor": (1.0, 1.2),
+    "rope_short_factors": ((1.0, 2.0, 3.0, 4.0, 5.0),),
+    "rope_long_factors": ((1.5, 2.5, 3.5, 4.5, 5.5),),
     "pos_att_type": ((), ("c2p",), ("p2c", "c2p")),
     "position_buckets": (0, 4),
     "max_relative_positions": (None, 9),
@@ -82,7 +89,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "pooler_act": ("tanh", "silu"),
     "classifier_act": ("tanh", "relu"),
     "local_attention": (0, 4),
-    "global_attn_every_n_layers": (1, 2),
+    "global_attn_every_n_layers": (1, 2, 0),
     "first_global_layer": (0, 1),
     "attention_scale_size": (None, 7),
     "attention_soft_cap": (None, 0.6),
@@ -121,6 +128,10 @@ def draw_config(seed: int) -> EncoderConfig | None:
     """Returns a random mixture; None if the draw cannot be built."""
     draw = random.Random(seed)
     values = {name: draw.choice(values_of(name)) for name in FIELDS if name not in UNDRAWN}
+    for name in ("rope_short_factors", "rope_long_factors"):  # one for every pair of a head
+        values[name] = (*values[name], 6.0)[
+            : (values["head_size"] or values["hidden_size"] // values["num_heads"]) // 2
+        ]
     drawn = types.SimpleNamespace(**values)
     unread = [name for name in values if (read_if := FIELDS[name].read_if) is not None and not read_if(drawn)]
     values |= {name: FIELDS[name].default for name in unread}

@@ -58,6 +58,9 @@ def test_the_last_layers_of_a_period_can_be_global() -> None:
     ]
     with pytest.raises(UserError, match="first_global_layer 6 must be less than global_attn_every_n_layers 6"):
         of(26, local_attention=4, global_attn_every_n_layers=6, first_global_layer=6)
+    assert of(4, local_attention=4, global_attn_every_n_layers=0) == [ScanRun(0, 4, (LOCAL,))]
+    with pytest.raises(UserError, match="first_global_layer=1 needs global layers"):
+        of(4, local_attention=4, global_attn_every_n_layers=0, first_global_layer=1)
 
 
 def test_groups_of_shared_layers_are_scans_of_their_own() -> None:

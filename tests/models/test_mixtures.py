@@ -29,9 +29,11 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
     "relative": {
         "none": {},
         "rotary": {"attention_position": "rotary", "global_rope_theta": 500.0},
+        "rescaled": {"attention_position": "rotary", "rope_type": "dynamic", "rope_original_length": 3},
         "disentangled": {"attention_position": "disentangled", "position_buckets": 6, "norm_relative_embeddings": True},
         "disentangled-linear": {"attention_position": "disentangled", "share_att_key": True},
         "relative": {"attention_position": "relative", "relative_segments": True},
+        "linear": {"attention_position": "relative_bias", "relative_bias": "linear"},
         "biased": {"attention_position": "relative_bias", "relative_attention_num_buckets": 8},
         "biased-by-layer": {"attention_position": "relative_bias", "relative_attention_shared": False},
     },
@@ -66,6 +68,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
     "sight": {
         "all": {},
         "local": {"local_attention": 4, "global_attn_every_n_layers": 3},
+        "window": {"local_attention": 2, "global_attn_every_n_layers": 0},
         "often": {"local_attention": 2, "global_attn_every_n_layers": 2, "first_global_layer": 1},
         "causal": {"causal": True},
         "causal-local": {"causal": True, "local_attention": 4, "global_attn_every_n_layers": 3},
@@ -97,6 +100,8 @@ REFUSED = {
     (("extra", "decoder"), ("first_norm", "skipped")): "first_attention_norm=false needs|enhanced_decoder needs",
     (("absolute", "learned"), ("extra", "decoder")): "position_embedding must be none",
     (("absolute", "sinusoidal"), ("extra", "decoder")): "position_embedding must be none",
+    (("relative", "rescaled"), ("sight", "causal")): "which a causal model does not know",
+    (("relative", "rescaled"), ("sight", "causal-local")): "which a causal model does not know",
     (("extra", "decoder"), ("sight", "causal")): "causal models have none",
     (("extra", "convolution"), ("sight", "causal")): "sees the next token",
     (("extra", "decoder"), ("relative", "relative")): "two streams tell masked words their positions already",
@@ -146,7 +151,7 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
     result, impossible = [], set()
     while open_pairs:
         pair = min(open_pairs)
-        drawn = [{axis: draw.choice(names) for axis, names in values.items()} | dict(pair) for _ in range(400)]
+        drawn = [{axis: draw.choice(names) for axis, names in values.items()} | dict(pair) for _ in range(800)]
         drawn = [choice for choice in drawn if not pairs_of(choice) & impossible]  # refused without a try
         drawn.sort(key=lambda choice: len(pairs_of(choice) & open_pairs), reverse=True)
         best = next((choice for choice in drawn if not is_refused(choice)), None)

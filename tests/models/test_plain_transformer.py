@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.model import abstract_params, bind
-from bertjax.models.rope import rotate, rotation, sinusoids
+from bertjax.models.rope import frequencies, rotate, rotation, sinusoids
 from bertjax.types import Params
 
 torch = pytest.importorskip("torch")
@@ -129,9 +129,9 @@ def test_rotations_make_scores_of_distances() -> None:
     @jax.jit
     def score(query_position: int, key_position: int) -> jax.Array:
         pairs = ((q, query_position), (k, key_position))
-        rotated = [rotate(x, rotation(jnp.asarray([[position]]), 10, 50.0)) for x, position in pairs]
+        rotated = [rotate(x, rotation(jnp.asarray([[position]]), frequencies(10, 50.0))) for x, position in pairs]
         return (rotated[0] * rotated[1]).sum()
 
     near, shifted, swapped = (float(score(*positions)) for positions in ((7, 3), (104, 100), (3, 7)))
     assert near == pytest.approx(shifted, abs=1e-5) != pytest.approx(swapped, abs=1e-3)
-    np.testing.assert_array_equal(rotate(q, rotation(jnp.asarray([[0]]), 10, 50.0)), q)
+    np.testing.assert_array_equal(rotate(q, rotation(jnp.asarray([[0]]), frequencies(10, 50.0))), q)

@@ -22,7 +22,7 @@ def test_frequencies_are_torchs_to_the_last_bit(base: float) -> None:
 def test_rotations_at_the_end_of_a_long_row_are_torchs() -> None:
     positions = np.arange(8000, 8192)
     angles = torch.tensor(positions).float()[:, None] * torch.tensor(frequencies(64, 160_000.0))
-    cosines, sines = jax.jit(lambda at: rotation(at, 64, 160_000.0))(jnp.asarray(positions)[None])
+    cosines, sines = jax.jit(lambda at: rotation(at, frequencies(64, 160_000.0)))(jnp.asarray(positions)[None])
     assert np.abs(np.asarray(cosines)[0, :, 0, :32] - torch.cos(angles).numpy()).max() <= 1e-6
     assert np.abs(np.asarray(sines)[0, :, 0, 32:] - torch.sin(angles).numpy()).max() <= 1e-6
 
@@ -35,7 +35,7 @@ def test_rotations_and_gradients_are_those_of_the_definition(
     """To the last bit; on TPUs bfloat16 halves are exchanged by a matmul."""
     monkeypatch.setattr(rope, "target_platform", lambda: platform)
     x, grad = jax.random.normal(jax.random.key(0), (2, 3, 5, 4, 16), dtype)  # two of [B, S, N, H]
-    by = rotation(jnp.arange(15).reshape(3, 5) * 7, 16, 10_000.0)
+    by = rotation(jnp.arange(15).reshape(3, 5) * 7, frequencies(16, 10_000.0))
 
     def definition(x: jax.Array) -> jax.Array:
         first, second = x.astype(jnp.float32)[..., :8], x.astype(jnp.float32)[..., 8:]

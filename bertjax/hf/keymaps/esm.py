@@ -15,7 +15,7 @@ from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps import bert_names as names
 from bertjax.hf.keymaps import roberta
 from bertjax.hf.keymaps.family import ENCODER_ONLY, Family, Fields, axis_sizes, linear, norm, parse_fields
-from bertjax.models.rope import frequencies
+from bertjax.models.rope import frequencies, round_frequencies
 
 _NORMS = names.NormNames("attention.LayerNorm", "LayerNorm", "encoder.emb_layer_norm_after")
 _ROTATION = "esm.rotary_embeddings.inv_freq"
@@ -35,7 +35,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of an ESM's parameters."""
     prefix, rotary, tied = "esm", config.attention_position == "rotary", config.tie_word_embeddings
     embeddings = (each for each in names.embedding_entries(prefix, config) if "token_type" not in each.tensor)
-    rates = frequencies(config.head_dim, config.global_rope_theta, config.rope_rounding) if rotary else None
+    rates = _frequencies(config, config.rope_rounding) if rotary else None
     return KeyMap(
         entries=(
             *(_with_norm_name(each) for each in embeddings),
@@ -63,6 +63,10 @@ def _with_norm_name(entry: Entry) -> Entry:
     return Entry(entry.param, entry.tensor.replace(".LayerNorm.", ".layer_norm."), entry.axes, entry.transform)
 
 
+def _frequencies(config: EncoderConfig, rounding: str) -> np.ndarray:
+    return round_frequencies(frequencies(config.head_dim, config.global_rope_theta), rounding)
+
+
 def _rounding(config: EncoderConfig, tensors: Tensors, where: str) -> dict[str, Any]:
     """Returns the type to which the frequencies of a file are rounded; those of its first layer count."""
     stored = [(name, each) for name, each in sorted(tensors.items()) if name.endswith("rotary_embeddings.inv_freq")]
@@ -70,7 +74,7 @@ def _rounding(config: EncoderConfig, tensors: Tensors, where: str) -> dict[str, 
         return {}
     name, rates = stored[0]
     for rounding in _ROUNDINGS:
-        expected = frequencies(config.head_dim, config.global_rope_theta, rounding)
+        expected = _frequencies(config, rounding)
         if rates.shape == expected.shape and np.allclose(rates, expected, rtol=1e-6, atol=0.0):
             return {"rope_rounding": rounding}
     raise UserError(f"{where}: {name} is not 1 / rope_theta^(2i / head size), nor that rounded to 16 bits")

@@ -99,6 +99,7 @@ class Family:
         stores_computed: files of the classes hold the computed tensors of the keymap.
         fields_of_tensors: fields that only tensors tell, from (config, tensors under their names in the file, file to
             name in errors).
+        written: False where no class of `transformers` exists: folders are read, and exports are in the native format.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Family:
     stores_computed: bool = False
     fields_of_tensors: Callable[[EncoderConfig, Tensors, str], dict[str, Any]] = lambda config, tensors, where: {}
     prefixes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    written: bool = True
 
     def heads_of(self, architecture: str) -> tuple[str, ...] | None:
         """Returns the heads of a class, None for one that is not of the family."""

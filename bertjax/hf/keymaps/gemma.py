@@ -12,7 +12,6 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import KeyMap
 from bertjax.hf.keymaps import llama
 from bertjax.hf.keymaps.family import (
@@ -25,7 +24,7 @@ from bertjax.hf.keymaps.family import (
     parse_fields,
     unbiased_scores,
 )
-from bertjax.hf.keymaps.modernbert import GLOBAL, LOCAL
+from bertjax.hf.keymaps.rope_parameters import GLOBAL, LOCAL, parse_tables, render_tables
 
 _LLAMA = llama.FAMILIES["llama"]
 _WINDOW = 4096
@@ -98,7 +97,7 @@ def _parse_gemma3(values: dict[str, Any], fields: dict[str, Any], where: str) ->
     return {
         **_LLAMA.extra_fields({}, fields, where),  # sizes of heads
         **_parse_layers(values, fields["num_layers"], period, width, where),
-        **_parse_thetas(values, where),
+        **_parse_rotations(values, fields, where),
         "attention_bias": _BIASES[parse_fields(values, {"attention_bias": ("biased", False, bool)}, where)["biased"]],
         "causal": not both_sides,
     }
@@ -132,6 +131,8 @@ def _parse_layers(values: dict[str, Any], num_layers: int, period: int, width: i
     if LOCAL not in types:
         return {"local_attention": 0}
     first = period - 1
+    if GLOBAL not in types:
+        return {"local_attention": width, "global_attn_every_n_layers": 0}
     if types != usual:
         first, *others = (*(layer for layer, each in enumerate(types) if each == GLOBAL), num_layers)
         period = others[0] - first if len(others) > 1 else max(first + 1, num_layers - first)
@@ -140,21 +141,24 @@ def _parse_layers(values: dict[str, Any], num_layers: int, period: int, width: i
     return {"local_attention": width, "global_attn_every_n_layers": period, "first_global_layer": first}
 
 
-def _parse_thetas(values: dict[str, Any], where: str) -> dict[str, Any]:
+def _parse_rotations(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """Returns bases and rescaling; the table of version 4 is that of the global layers."""
     tables = values.get("rope_parameters") or {}
     nested = isinstance(tables, dict) and all(isinstance(each, dict | None) for each in tables.values())
     if not nested or not tables.keys() <= _THETAS.keys():
         raise UserError(f"{where}: rope_parameters = {tables!r} must be tables for {GLOBAL} and {LOCAL}")
-    thetas: dict[str, Any] = {}
+    scaling = values.get("rope_scaling") or {}
+    if not isinstance(scaling, dict):
+        raise UserError(f"{where}: rope_scaling must be a table, not {scaling!r}")
+    tables = {**tables, GLOBAL: {**(tables.get(GLOBAL) or {}), **scaling}}
+    parsed = parse_tables(tables, values, fields, where)
     for kind, (name, old, default) in _THETAS.items():
         table = tables.get(kind) or {}
-        for key in sorted(table.keys() - {"rope_theta"}):
-            refuse(table, where, key, ("default",) if key == "rope_type" else (), "rotations are not rescaled")
         source, key = (table, "rope_theta") if "rope_theta" in table else (values, old)
-        thetas |= parse_fields(source, {key: (name, default, float)}, where)
-        if thetas[name] <= 0.0:
-            raise UserError(f"{where}: {key} must be positive, not {thetas[name]}")
-    return thetas
+        parsed |= parse_fields(source, {key: (name, default, float)}, where)
+        if parsed[name] <= 0.0:
+            raise UserError(f"{where}: {key} must be positive, not {parsed[name]}")
+    return parsed
 
 
 def _extra_keys(config: EncoderConfig, architecture: str, act: str = "hidden_act") -> dict[str, Any]:
@@ -176,7 +180,7 @@ def _render_gemma3(config: EncoderConfig, architecture: str) -> dict[str, Any]:
         **rendered,
         **_render_layers(config, config.local_attention // 2 + 1 if config.causal else config.local_attention),
         **{old: thetas[kind] for kind, (_, old, _) in _THETAS.items()},
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+        "rope_parameters": render_tables(config),
         _BOTH_SIDES: not config.causal,
     }
 
@@ -272,7 +276,6 @@ _FAMILIES = (
             unsupported=(
                 *ENCODER_ONLY,
                 ("is_causal", (True,), f"{_BOTH_SIDES} says what a token sees"),
-                ("rope_scaling", (None, {}), "rotations are not rescaled"),
                 ("attn_logit_softcapping", (None,), "transformers has no such cap in these classes"),
             ),
             ignored_keys="_sliding_window_pattern cache_implementation rope_local_base_freq rope_theta",

@@ -27,6 +27,7 @@ from bertjax.hf.keymaps.family import (
     table,
     unbiased_scores,
 )
+from bertjax.hf.keymaps.rope_parameters import parse_rope, render_length, render_rope, render_table
 
 _FIELDS: Fields = {
     "vocab_size": ("vocab_size", 32000, int),
@@ -47,8 +48,8 @@ _FIELDS: Fields = {
 _BIASES: Fields = {"attention_bias": ("bias", False, bool)}
 _MLP_BIAS: Fields = {"mlp_bias": ("feed_forward_bias", False, bool)}
 _CAUSAL: Fields = {"is_causal": ("causal", True, bool)}
+_WINDOW: Fields = {"sliding_window": ("window", None, int)}
 _HEAD_DROPOUT: Fields = {"classifier_dropout": ("classifier_dropout", 0.1, float)}
-_THETA: Fields = {"rope_theta": ("global_rope_theta", 10_000.0, float)}
 _QWEN_SIZES = {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32}
 _QWEN_FIELDS: Fields = change_defaults(_FIELDS, **_QWEN_SIZES, max_position_embeddings=32768)
 _POOLING = {"bos": "first", "mean": "mean", "late": "late"}
@@ -106,7 +107,7 @@ def _parse_shared(values: dict[str, Any], fields: dict[str, Any], where: str) ->
     heads, head_size, shared = fields["num_heads"], fields["head_size"], fields["num_key_value_heads"]
     plain = head_size is not None and head_size * heads == fields["hidden_size"]
     return {
-        **_parse_theta(values, where),
+        **parse_rope(values, fields, where, 10_000.0),
         "head_size": None if plain else head_size,
         "num_key_value_heads": None if shared == heads else shared,
     }
@@ -134,30 +135,17 @@ def _parse_biases(values: dict[str, Any], fields: dict[str, Any], where: str) ->
     return {"attention_bias": attention_bias, **parse_fields(values, _MLP_BIAS, where)}
 
 
-def _parse_theta(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Returns the rope theta: of version 4's table if it is there, else of version 5's, else of version 4's own key."""
-    key = "rope_scaling" if values.get("rope_scaling") else "rope_parameters"
-    rope = values.get(key) or {}
-    if not isinstance(rope, dict):
-        raise UserError(f"{where}: {key} must be a table, not {rope!r}")
-    for name in sorted(rope.keys() - {"rope_theta"}):
-        allowed = ("default", None) if name in ("rope_type", "type") else ()
-        refuse(rope, f"{where}: {key}", name, allowed, "rotations are not rescaled")
-    theta = parse_fields(rope if rope.get("rope_theta") is not None else values, _THETA, where)
-    if theta["global_rope_theta"] <= 0.0:
-        raise UserError(f"{where}: rope_theta must be positive, not {theta['global_rope_theta']}")
-    return theta
-
-
 def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
-    """Writes the theta for versions 4 and 5 of transformers."""
-    theta = config.global_rope_theta
+    """Writes the rotation for versions 4 and 5 of transformers."""
+    rescaled = {} if config.rope_type == "default" else {"rope_scaling": render_table(config)}
     dropout = {"classifier_dropout": config.rate("classifier_dropout")}
     return {
         "num_key_value_heads": config.kv_heads,
         "head_dim": config.head_dim,
-        "rope_theta": theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "rope_theta": config.global_rope_theta,
+        "rope_parameters": render_rope(config),
+        **rescaled,
+        **render_length(config),
         **({} if config.causal else {"is_causal": False}),
         **(dropout if architecture.endswith("ForTokenClassification") else {}),
     }
@@ -170,14 +158,29 @@ def _render_llama(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 
 def _render_eurobert(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     pooling = {ours: theirs for theirs, ours in _POOLING.items()}[config.pooling]
-    rendered = _render_llama(dataclasses.replace(config, causal=True), architecture)
+    rendered = _render_llama(config, architecture)
     rendered.pop("classifier_dropout", None)
+    rendered.pop("is_causal", None)
     return rendered | {"classifier_pooling": pooling}
 
 
 def _parse_mistral(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-    refuse({"sliding_window": 4096} | values, where, *_GLOBAL)
-    return _extra_fields(values, fields, where)
+    """Every layer has the window: the token and those before it, or, in an encoder, so many tokens on either side."""
+    parsed = _extra_fields(values, fields, where)
+    window = parse_fields({"sliding_window": 4096} | values, _WINDOW, where)["window"]
+    if window is None:
+        return parsed
+    if window < 2:
+        raise UserError(f"{where}: sliding_window must be at least 2, not {window}: tokens would see themselves alone")
+    local = 2 * (window - 1 if parsed["causal"] else window)
+    theta = {"local_rope_theta": parsed["global_rope_theta"]}
+    return parsed | theta | {"local_attention": local, "global_attn_every_n_layers": 0}
+
+
+def _render_mistral(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+    all_local = all(config.is_local(layer) for layer in range(config.num_layers))
+    window = config.local_attention // 2 + config.causal if all_local else None
+    return {**_extra_keys(config, architecture), "sliding_window": window}
 
 
 def _parse_qwen(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -256,8 +259,9 @@ _FAMILIES = (
         "mistral",
         "Mistral",
         fields=change_defaults(_FIELDS, intermediate_size=14336, max_position_embeddings=131072, num_key_value_heads=8),
-        constants=_CONSTANTS | {"sliding_window": None},
+        unsupported=ENCODER_ONLY,
         extra_fields=_parse_mistral,
+        extra_keys=_render_mistral,
         prefixes={},
     ),
     _relative(

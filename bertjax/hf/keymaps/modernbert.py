@@ -24,6 +24,7 @@ from bertjax.hf.keymaps.family import (
     parse_fields,
     table,
 )
+from bertjax.hf.keymaps.rope_parameters import GLOBAL, LOCAL, parse_tables, render_length, render_tables
 
 _FIELDS: Fields = {
     "vocab_size": ("vocab_size", 50368, int),
@@ -47,7 +48,6 @@ _FIELDS: Fields = {
     "pad_token_id": ("pad_token_id", 50283, int),
 }
 _POOLING = {"cls": "first", "mean": "mean"}
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
 _WINDOW, _PERIOD = 128, 3
 _THETAS = {GLOBAL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
 _HEADS = {
@@ -112,6 +112,7 @@ def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) ->
         **_parse_layer_types(values, fields["num_layers"], where),
         "global_rope_theta": _parse_theta(values, GLOBAL, where),
         "local_rope_theta": _parse_theta(values, LOCAL, where),
+        **parse_tables(values.get("rope_parameters") or {}, values, fields, where),
         "attention_bias": "all" if biased else "none",
         "attention_output_dropout": fields["attention_dropout"],  # one rate for both
         "mlm_act": fields["classifier_act"],
@@ -165,9 +166,6 @@ def _parse_theta(values: dict[str, Any], layer_type: str, where: str) -> float:
             "transformers ignores any other"
         )
     new = tables.get(layer_type, {})
-    for key in sorted(new.keys() - {"rope_theta"}):
-        allowed = ("default", None) if key in ("rope_type", "type") else ()
-        refuse(new, where, key, allowed, "rotations are not rescaled")
     if new.get("rope_theta") is not None:
         theta = parse_fields(new, {"rope_theta": (old, default, float)}, where)[old]
     elif layer_type == LOCAL and old in values and values[old] is None:
@@ -191,7 +189,8 @@ def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
         "layer_types": [LOCAL if config.is_local(layer) else GLOBAL for layer in range(config.num_layers)],
         "global_attn_every_n_layers": config.global_attn_every_n_layers,
         "local_attention": config.local_attention or _WINDOW,
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+        "rope_parameters": render_tables(config),
+        **render_length(config),
         **{old: thetas[kind] for kind, (old, _) in _THETAS.items()},
     }
 

@@ -1,6 +1,7 @@
 """BERT and RoBERTa with rotary positions (transformers: models/nomic_bert, jina_embeddings_v3, gte).
 
-Folders of the code of NomicBERT's authors (nomic-ai/contrastors) are read as well.
+Folders of the authors' code are read as well: of NomicBERT's (nomic-ai/contrastors) here, of the others after
+`published.py` has translated their config.json.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import bert_names as names
 from bertjax.hf.keymaps import roberta
 from bertjax.hf.keymaps.family import (
     ENCODER_ONLY,
     Family,
+    Fields,
     axis_sizes,
     change_defaults,
     linear,
     norm,
     parse_fields,
 )
+from bertjax.hf.keymaps.rope_parameters import parse_rope, render_length, render_rope
 
 _ROTARY = {"position_embedding": "none", "attention_position": "rotary", "initializer": "normal"}
 # In files of the authors' code, which transformers 5 writes as well.
@@ -38,11 +40,14 @@ _OLD_NAMES = (
 )
 _OLD_GTE_NAMES = (
     (r"\.encoder\.layer\.", ".layers."),
-    (r"\.attention\.o_proj\.", ".self_attn.o_proj."),
+    (r"\.attention\.([qkvo])_proj\.", r".self_attn.\1_proj."),
     (r"\.attn_ln\.", ".post_attention_layernorm."),
     (r"\.mlp_ln\.", ".post_mlp_layernorm."),
     (r"^lm_head\.norm\.", "lm_head.layer_norm."),
 )
+# Matrices with adapters of tasks are stored next to them (torch.nn.utils.parametrize).
+_OLD_JINA_NAMES = ((r"\.parametrizations\.weight\.original$", ".weight"),)
+_ADAPTERS = r"\.parametrizations\.weight\.0\.lora_[AB]$"
 _SPLITS = ((r"\.(attn|mixer)\.Wqkv\.", tuple(f".self_attn.{part}_proj." for part in "qkv")),)
 
 
@@ -107,25 +112,12 @@ def _jina_keymap(config: EncoderConfig) -> KeyMap:
     return KeyMap(
         entries=(*_encoder_entries("roberta", config), *roberta.head_entries("roberta", config)),
         sizes=axis_sizes(config),
-        renames=_renames("roberta"),
+        renames=(*_OLD_JINA_NAMES, *_renames("roberta")),
         splits=_SPLITS,
+        ignored=(_ADAPTERS,),
         ties=roberta.tied_names("roberta"),
         backbone=r"^(roberta|lm_head)\.",
     )
-
-
-def _parse_theta(values: dict[str, Any], default: float, where: str) -> float:
-    """Returns the base of the rotation: of `rope_parameters`, else `rope_theta`, else the default."""
-    table = values.get("rope_parameters") or {}
-    if not isinstance(table, dict):
-        raise UserError(f"{where}: rope_parameters must be a table, not {table!r}")
-    for key in sorted(table.keys() - {"rope_theta"}):
-        refuse(table, where, key, ("default",) if key in ("rope_type", "type") else (), "rotations are not rescaled")
-    source = table if "rope_theta" in table else values
-    theta = parse_fields(source, {"rope_theta": ("theta", default, float)}, where)["theta"]
-    if theta <= 0.0:
-        raise UserError(f"{where}: rope_theta must be positive, not {theta}")
-    return theta
 
 
 def _gte_keymap(config: EncoderConfig) -> KeyMap:
@@ -151,10 +143,10 @@ def _gte_keymap(config: EncoderConfig) -> KeyMap:
 
 
 def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str, theta: float) -> dict[str, Any]:
-    """Returns base and head size, with `theta` as the base of the config class."""
+    """Returns rotation and head size, with `theta` as the base of the config class."""
     size = parse_fields(values, {"head_dim": ("size", None, int)}, where)["size"]
     shared = size is None or size * fields["num_heads"] == fields["hidden_size"]
-    return {"global_rope_theta": _parse_theta(values, theta, where), "head_size": None if shared else size}
+    return {**parse_rope(values, fields, where, theta), "head_size": None if shared else size}
 
 
 def _parse_with_types(values: dict[str, Any], fields: dict[str, Any], where: str, theta: float) -> dict[str, Any]:
@@ -164,17 +156,30 @@ def _parse_with_types(values: dict[str, Any], fields: dict[str, Any], where: str
     return _extra_fields(values, fields, where, theta)
 
 
+def _parse_nomic(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """The authors' dynamic rotation begins at a length of its own."""
+    parsed = _parse_with_types(values, fields, where, 1_000.0)
+    rescaling = parse_fields(values, _RESCALING, where)
+    if rescaling["rope_factor"] is None:
+        return parsed
+    return {**parsed, "rope_type": "dynamic", **rescaling}
+
+
 def _parse_gte(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """The one dropout rate applies inside the feed-forward block as well."""
     return {**_extra_fields(values, fields, where, 160_000.0), "activation_dropout": fields["hidden_dropout"]}
 
 
 def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
-    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": config.global_rope_theta}}
+    rope = {"rope_parameters": render_rope(config), **render_length(config)}
     return rope if config.head_size is None else {**rope, "head_dim": config.head_size}
 
 
 _ABSENT = (False, None)
+_RESCALING: Fields = {
+    "rotary_scaling_factor": ("rope_factor", None, float),
+    "max_trained_positions": ("rope_original_length", 2048, int),
+}
 _OF_THE_AUTHORS = (
     *(("prenorm", _ABSENT, "norms follow the blocks"), ("parallel_block", _ABSENT, "blocks follow one another")),
     *(("use_rms_norm", _ABSENT, "norms are centered"), ("causal", _ABSENT, "only encoders are supported")),
@@ -183,7 +188,7 @@ _OF_THE_AUTHORS = (
     *((key, (0, None), "layers have no experts") for key in ("num_experts", "moe_every_n_layers")),
     ("rotary_emb_fraction", (1.0, None), "heads are rotated as a whole"),
     ("rotary_emb_interleaved", _ABSENT, "heads are rotated in halves"),
-    *((key, (None,), "rotations are not rescaled") for key in ("rotary_emb_scale_base", "rotary_scaling_factor")),
+    ("rotary_emb_scale_base", (None,), "rotations do not decay"),
 )
 
 _FAMILIES = (
@@ -207,7 +212,7 @@ _FAMILIES = (
         ),
         structure={**_ROTARY, "attention_bias": "none", "feed_forward": "glu", "feed_forward_bias": False},
         constants={"tie_word_embeddings": True},
-        unsupported=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled"), *_OF_THE_AUTHORS),
+        unsupported=(*ENCODER_ONLY, *_OF_THE_AUTHORS),
         aliases={
             "n_embd": "hidden_size",
             "n_layer": "num_hidden_layers",
@@ -219,11 +224,11 @@ _FAMILIES = (
             "attn_pdrop": "attention_probs_dropout_prob",
             "rotary_emb_base": "rope_theta",
         },
-        ignored_keys="auto_map embd_pdrop dense_seq_output fused_bias_fc fused_dropout_add_ln max_trained_positions "
+        ignored_keys="auto_map embd_pdrop dense_seq_output fused_bias_fc fused_dropout_add_ln "
         "pad_vocab_size_multiple parallel_block_tied_norm reorder_and_upcast_attn scale_attn_by_inverse_layer_idx "
         "scale_attn_weights summary_activation summary_first_dropout summary_proj_to_labels summary_type "
         "summary_use_proj use_flash_attn use_xentropy",
-        extra_fields=functools.partial(_parse_with_types, theta=1_000.0),
+        extra_fields=_parse_nomic,
         extra_keys=_extra_keys,
         old_classes={"NomicBertForPreTraining": "NomicBertForMaskedLM"},
         prefix="nomic_bert.",
@@ -251,7 +256,7 @@ _FAMILIES = (
         ),
         structure={**_ROTARY, **roberta.FAMILY.structure},
         constants={"tie_word_embeddings": True, "use_cache": True},
-        unsupported=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
+        unsupported=ENCODER_ONLY,
         extra_fields=functools.partial(_parse_with_types, theta=20_000.0),
         extra_keys=_extra_keys,
         prefix="roberta.",
@@ -276,7 +281,7 @@ _FAMILIES = (
         ),
         structure={**_ROTARY, "feed_forward": "glu", "feed_forward_inner_bias": False, "mlm_act": "gelu"},
         constants={"tie_word_embeddings": True},
-        unsupported=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
+        unsupported=ENCODER_ONLY,
         extra_fields=_parse_gte,
         extra_keys=_extra_keys,
         prefix="gte.",

@@ -42,6 +42,16 @@ class BertjaxConfig(PretrainedConfig):
     attention_position: str = "none"
     global_rope_theta: float = 10_000.0
     local_rope_theta: float = 10_000.0
+    rope_type: str = "default"
+    rope_layers: str = "all"
+    rope_factor: float = 1.0
+    rope_original_length: int = 2048
+    rope_slow_turns: float = 1.0
+    rope_fast_turns: float = 32.0
+    rope_truncate: bool = True
+    rope_attention_factor: float = 1.0
+    rope_short_factors: tuple[float, ...] = ()
+    rope_long_factors: tuple[float, ...] = ()
     rope_rounding: str = "float32"
     pos_att_type: tuple[str, ...] = ("c2p", "p2c")
     share_att_key: bool = False
@@ -53,6 +63,7 @@ class BertjaxConfig(PretrainedConfig):
     mem_len: int | None = None
     reuse_len: int | None = None
     bi_data: bool = False
+    relative_bias: str = "learned"
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     relative_attention_shared: bool = True
@@ -131,7 +142,8 @@ class BertjaxConfig(PretrainedConfig):
 
     def is_local(self, layer: int) -> bool:
         """Returns whether a layer has local attention."""
-        return self.local_attention > 0 and (layer - self.first_global_layer) % self.global_attn_every_n_layers != 0
+        period, first = self.global_attn_every_n_layers, self.first_global_layer
+        return self.local_attention > 0 and (period == 0 or (layer - first) % period != 0)
 
     def rate(self, name: str) -> float:
         """Returns a dropout rate, `hidden_dropout` if it is None."""

@@ -30,11 +30,12 @@ from .layers_bertjax import (
     BertjaxZeroCenteredLayerNorm,
     BertjaxZeroCenteredRMSNorm,
     bias_bucket,
-    frequencies,
+    bias_factors,
     log_bucket,
     make_norm,
     sinusoids,
 )
+from .rotation_bertjax import rotation
 
 
 class BertjaxConvolution(nn.Conv1d):
@@ -106,7 +107,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
             self.groups = nn.ModuleList([BertjaxGroup(config) for _ in range(config.num_groups)])
         if config.attention_position == "disentangled":
             self.relative = BertjaxDistanceEmbeddings(config)
-        if config.attention_position == "relative_bias" and config.relative_attention_shared:
+        shares_biases = config.attention_position == "relative_bias" and config.relative_attention_shared
+        if shares_biases and config.relative_bias == "learned":
             self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
         if config.attention_position == "relative":  # start of the second stream of pretraining; not read here
             self.register_buffer("mask_embedding", torch.zeros(config.hidden_size))
@@ -152,7 +154,10 @@ class BertjaxModel(BertjaxPreTrainedModel):
             encoder_attention_mask: 1 = real token of the encoder, for a decoder [B, K]; None = all are real.
         """
         mask = None if attention_mask is None else attention_mask.bool()
-        words = self.embeddings.look_up(input_ids, mask) if inputs_embeds is None else inputs_embeds
+        words = inputs_embeds
+        if words is None:
+            assert input_ids is not None
+            words = self.embeddings.look_up(input_ids, mask)
         positions, types = self.position_ids(words, input_ids, position_ids), token_type_ids
         types = torch.zeros_like(positions) if types is None else types
         hidden = embeddings = self.embeddings(words, positions, types, mask)
@@ -230,18 +235,15 @@ class BertjaxModel(BertjaxPreTrainedModel):
             visible = visible | (distances == 0) if config.attention_position == "relative" else visible
             context.visible = visible | ~visible.any(dim=-1, keepdim=True)
         if config.attention_position == "rotary":
-            base = config.local_rope_theta if local else config.global_rope_theta
-            rates = frequencies(config.head_dim, base, hidden.device, config.rope_rounding)
-            angles = position_ids[:, None, :, None].float() * rates
-            angles = torch.cat([angles, angles], dim=-1)
-            context.rotation = angles.cos(), angles.sin()
+            context.rotation = rotation(config, position_ids, mask, local)
         if config.attention_position == "disentangled":
             if config.position_buckets:
                 distances = log_bucket(distances, config.position_buckets, config.max_distance)
             span = config.attention_span
             context.columns = (distances + span).clamp(0, 2 * span - 1)[None]
         if config.attention_position == "relative_bias":
-            context.columns = bias_bucket(distances, config)[None]
+            learned = config.relative_bias == "learned"
+            context.columns = (bias_bucket(distances, config) if learned else distances.abs())[None]
         if config.attention_position == "relative":
             if config.bi_data:  # the second half of the batch is text in reverse
                 backward = torch.arange(hidden.shape[0], device=hidden.device)[:, None, None] >= hidden.shape[0] // 2
@@ -256,7 +258,10 @@ class BertjaxModel(BertjaxPreTrainedModel):
         if self.config.attention_position == "disentangled":
             return self.relative()
         if self.config.attention_position == "relative_bias" and self.config.relative_attention_shared:
-            return self.relative_attention_bias.weight
+            if self.config.relative_bias == "learned":
+                return self.relative_attention_bias.weight
+            lengths = torch.arange(hidden.shape[1], device=hidden.device, dtype=hidden.dtype)
+            return -lengths[:, None] * bias_factors(self.config.num_heads, lengths)
         if self.config.attention_position != "relative":
             return None
         distances = torch.arange(1 - hidden.shape[1], hidden.shape[1], device=hidden.device)

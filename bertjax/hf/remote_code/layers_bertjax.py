@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_bertjax import BertjaxConfig
+from .rotation_bertjax import frequencies
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -67,19 +68,6 @@ def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = Tr
     return layer_norm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
 
 
-def frequencies(size: int, base: float, device: torch.device, rounding: str = "float32") -> Tensor:
-    """Returns 1 / base^(2i / size), float32 [size / 2].
-
-    Args:
-        size: width of what is rotated or added.
-        base: base of the powers.
-        device: device of the result.
-        rounding: type to which the result is rounded.
-    """
-    exact = 1.0 / base ** (torch.arange(0, size, 2, device=device).float() / size)
-    return exact.to(getattr(torch, rounding)).float()
-
-
 def sinusoids(positions: Tensor, size: int) -> Tensor:
     """Returns all sines, then all cosines, of positions times the frequencies [..., size]."""
     angles = positions[..., None].float() * frequencies(size, 10_000.0, positions.device)
@@ -117,6 +105,19 @@ def bias_bucket(distances: Tensor, config: BertjaxConfig) -> Tensor:
     scale = math.log(config.relative_attention_max_distance / exact)
     far = exact + (torch.log(size.clamp(min=1).float() / exact) / scale * (buckets - exact)).long()
     return start + torch.where(size < exact, size, far.clamp(max=buckets - 1))
+
+
+def bias_factors(num_heads: int, like: Tensor) -> Tensor:
+    """Returns the factors of the distances, per head (ALiBi), as `bias_factors` of bertjax does [N].
+
+    Args:
+        num_heads: number of heads.
+        like: gives type and device.
+    """
+    lower = 1 << (num_heads.bit_length() - 1)
+    factors = [2.0 ** (-8.0 * index / lower) for index in range(1, lower + 1)]
+    factors += [2.0 ** (-4.0 * index / lower) for index in range(1, 2 * lower + 1, 2)]
+    return torch.tensor(factors[:num_heads], dtype=like.dtype, device=like.device)
 
 
 @dataclasses.dataclass
@@ -345,7 +346,7 @@ class BertjaxRelativeAttention(BertjaxAttention):
 
 
 class BertjaxBiasedAttention(BertjaxAttention):
-    """Adds a bias per head and bucket of distances, the same in all layers (T5, MPNet) or not (UMT5)."""
+    """Adds a bias per head and distance, the same in all layers (T5, MPNet, ALiBi) or not (UMT5)."""
 
     def __init__(self, config: BertjaxConfig, has_norm: bool = True, source_size: int | None = None):
         super().__init__(config, has_norm, source_size)

@@ -8,7 +8,12 @@ from parity.cases import Case
 
 _SIZES = dict(vocab_size=61, hidden_size=30, intermediate_size=37, num_hidden_layers=7, num_attention_heads=6,
               num_key_value_heads=2, head_dim=8, max_position_embeddings=40, pad_token_id=3)  # fmt: skip
-_OLD_KEYS = ("rope_theta", "rope_local_base_freq")  # transformers 5 moves them into `rope_parameters`
+_OLD_KEYS = (
+    "rope_theta",
+    "rope_local_base_freq",
+    "rope_scaling.factor",
+    "rope_scaling.rope_type",
+)  # since 5 in `rope_parameters`
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
@@ -42,6 +47,9 @@ CASES = (
     _case("gemma3_text", "an encoder, a window of 5, two rotations", "Gemma3", sliding_window=5, attention_bias=True,
           use_bidirectional_attention=True, query_pre_attn_scalar=5, final_logit_softcapping=1.5,
           rms_norm_eps=1e-2, **_thetas(500.0, 30.0)),
+    _case("gemma3_text", "the rotation of 3 4B: global layers linear", "Gemma3", sliding_window=3,
+          query_pre_attn_scalar=8, rope_parameters={_GLOBAL: {"rope_type": "linear", "rope_theta": 90.0, "factor": 2.5},
+          _LOCAL: {"rope_type": "default", "rope_theta": 30.0}}),
     _case("gemma3_text", "a window of 3, every other layer global, untied", "Gemma3", sliding_window=3,
           num_hidden_layers=3, layer_types=[_GLOBAL, _LOCAL, _GLOBAL], tie_word_embeddings=False,
           query_pre_attn_scalar=8),

@@ -25,9 +25,10 @@ CASES = (
               max_position_embeddings=50, type_vocab_size=2, hidden_act="gelu_new", rope_parameters=_ROPE),
          ("GteForMaskedLM", "GteForSequenceClassification", "GteForTokenClassification", "GteModel"), seq_len=33,
          left_padding=True),
-    Case("gte", "no types", "GteConfig",
+    Case("gte", "no types, dynamic rotation within its first length", "GteConfig",
          dict(vocab_size=71, hidden_size=20, num_hidden_layers=2, num_attention_heads=2, intermediate_size=37,
-              max_position_embeddings=50, type_vocab_size=0, rope_parameters=_ROPE),
+              max_position_embeddings=50, type_vocab_size=0, rope_parameters={**_ROPE, "rope_type": "dynamic",
+              "factor": 2.0}),
          ("GteForMaskedLM",)),
 )
 # fmt: on
