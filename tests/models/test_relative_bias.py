@@ -11,10 +11,10 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.model import abstract_params
 from bertjax.models.relative_bias import (
-    RelativeAttentionBias,
     LinearBias,
-    distance_bucket,
+    RelativeAttentionBias,
     bias_factors,
+    distance_bucket,
     make_relative_bias,
 )
 
