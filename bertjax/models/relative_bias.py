@@ -59,7 +59,8 @@ class LinearBias(nnx.Module):
     def at(self, queries: Int[Array, "S"], num_keys: int) -> DistanceBias:
         """Returns the biases of queries at these positions and of all keys, float32."""
         distances = jnp.abs(queries[:, None] - jnp.arange(num_keys)[None]).astype(jnp.float32)
-        return DistanceBias(-bias_factors(self.config.num_heads)[None, :, None, None] * distances[None, None])
+        factors = jnp.asarray(bias_factors(self.config.num_heads))
+        return DistanceBias(-factors[None, :, None, None] * distances[None, None])
 
 
 def bias_factors(num_heads: int) -> Float[np.ndarray, "N"]:

@@ -72,7 +72,7 @@ def frequencies_by_length(config: EncoderConfig, base: float, lengths: Int[Array
     factor = np.float32(config.rope_factor)
     growth = factor * jnp.maximum(lengths, original) / np.float32(original) - (factor - 1)
     exponents = -np.arange(0, size, 2, dtype=np.float32) / np.float32(size - 2)
-    return frequencies(size, base)[None, None] * growth[:, :, None] ** exponents[None, None]
+    return jnp.asarray(frequencies(size, base))[None, None] * growth[:, :, None] ** exponents[None, None]
 
 
 def _yarn(config: EncoderConfig, base: float) -> Frequencies:
