@@ -40,7 +40,7 @@ def exported_tokenizer(export: Path) -> Any:
 
     model_type = json.loads((export / "config.json").read_text())["model_type"]
     auto = transformers.PreTrainedTokenizerFast if model_type in FIXED_CLASS else transformers.AutoTokenizer
-    return auto.from_pretrained(export)
+    return auto.from_pretrained(export, trust_remote_code=True)  # of bertjax, if any
 
 
 OBJECTIVE_FAMILIES = {
