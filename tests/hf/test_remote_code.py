@@ -113,7 +113,7 @@ UNREAD = {
 }
 NEVER_READ = {("global_attn_every_n_layers", 1)}
 UNDRAWN = {*UNREAD, "cross_attention_hidden_size", "family", "initializer_range"}
-UNDRAWN |= {*(name for name in settings_of(EncoderConfig) if "dropout" in name)}
+UNDRAWN |= {*(name for name, each in settings_of(EncoderConfig).items() if "dropout" in name and each.kind is not bool)}
 PRIVATE = {"attention_class", "attention_settings"}  # of another package: such a folder has no code
 FIELDS = {name: each for name, each in settings_of(EncoderConfig).items() if name not in settings_of(ComputeConfig)}
 FIELDS = {name: each for name, each in FIELDS.items() if name not in PRIVATE}
@@ -135,6 +135,13 @@ def draw_config(seed: int) -> EncoderConfig | None:
     drawn = types.SimpleNamespace(**values)
     unread = [name for name in values if (read_if := FIELDS[name].read_if) is not None and not read_if(drawn)]
     values |= {name: FIELDS[name].default for name in unread}
+    position = values["attention_position"]
+    if position in ("disentangled", "relative"):  # whose scores are sums
+        values |= {"attention_scale": True, "attention_scale_size": None}
+    if position not in ("none", "rotary"):
+        values["attention_soft_cap"] = None
+    if position == "relative":  # which has biases of its own
+        values["attention_bias"] = "none"
     if values["mlm_head"] != "transform":
         values["embedding_size"] = None
     if values["pooling"] == "last":
