@@ -52,6 +52,7 @@ def get_config(source: str = "smoke") -> ConfigDict:
     copy_architecture(config, source)
     config.model.causal = False
     config.model.pooling = "mean"  # the last token no longer is the only one that has seen all
+    config.model.classifier_bias = True
     config.data.tokenizer = source
     config.init_embeddings = "remap"
     return config

@@ -1,4 +1,4 @@
-"""Which encoders of `transformers` bertjax reads: every type that has a class for masked tokens, vectors or choices.
+"""Lists which encoders of `transformers` bertjax reads: all types with a class for masked tokens, vectors or choices.
 
     python scripts/model_types.py --out types.md
 
@@ -67,7 +67,7 @@ ROWS, LENGTH = 2, 11
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What became of a type: `loads`, `differs`, `refused` or `not built`, with the class and the reason."""
+    """Outcome of a type: `loads`, `differs`, `refused` or `not built`, with the class and the reason."""
 
     model_type: str
     outcome: str
@@ -121,8 +121,8 @@ def check(model_type: str) -> Result:
         theirs = output.logits if "logits" in output else output.last_hidden_state
         actual: Any = ours(*(np.asarray(each) for each in inputs.values()))
         mine = np.asarray(actual.logits if "logits" in output else actual.last_hidden_state)
-        seen = slice(None) if hasattr(ours.config, "decoder") else mask.astype(bool)
-        difference = float(np.abs(mine[seen] - theirs.numpy()[seen]).max())
+        real = slice(None) if hasattr(ours.config, "decoder") else mask.astype(bool)
+        difference = float(np.abs(mine[real] - theirs.numpy()[real]).max())
     outcome = "loads" if difference < TOLERANCE else "differs"
     return Result(model_type, outcome, name, f"largest difference {difference:.1e}")
 

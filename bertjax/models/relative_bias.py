@@ -1,4 +1,4 @@
-"""Attention with a bias per head and distance, shared by all layers: of a table (T5, MPNet), or linear (ALiBi).
+"""Attention with a bias per head and distance: of a table of all layers (T5, MPNet) or each (UMT5), or linear (ALiBi).
 
 score(i, j) = q_i k_j / sqrt(H) + table[bucket(i - j)] (arXiv:1910.10683, section 2.1; arXiv:2004.09297), or
 - factor |i - j| (arXiv:2108.12409; on both sides as in MosaicBERT, arXiv:2312.17482, section 2.1).
@@ -59,8 +59,7 @@ class LinearBias(nnx.Module):
     def at(self, queries: Int[Array, "S"], num_keys: int) -> DistanceBias:
         """Returns the biases of queries at these positions and of all keys, float32."""
         distances = jnp.abs(queries[:, None] - jnp.arange(num_keys)[None]).astype(jnp.float32)
-        factors = jnp.asarray(bias_factors(self.config.num_heads))
-        return DistanceBias(-factors[None, :, None, None] * distances[None, None])
+        return DistanceBias(distances[None, None] * -bias_factors(self.config.num_heads)[None, :, None, None])
 
 
 def bias_factors(num_heads: int) -> Float[np.ndarray, "N"]:
@@ -98,17 +97,27 @@ def distance_bucket(distances: Int[np.ndarray, "*d"], config: EncoderConfig) -> 
 
 
 def make_relative_bias(config: EncoderConfig, rngs: nnx.Rngs) -> RelativeAttentionBias | LinearBias:
-    """Returns what computes the biases of a model."""
+    """Returns what computes the biases that all layers share."""
     return RelativeAttentionBias(config, rngs) if config.relative_bias == "learned" else LinearBias(config)
 
 
 class BiasedAttention(Attention):
-    """Scaled dot-product attention whose scores get the bias of their distance."""
+    """Scaled dot-product attention whose scores get the bias of their distance, from the layer's own table if any."""
 
     incremental = True
 
+    def init_score_parameters(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
+        """Draws the table of the layer, unless all layers share one."""
+        self.relative_attention_bias = None if config.relative_attention_shared else RelativeAttentionBias(config, rngs)
+
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns q k / sqrt(H) + bias, float32. Args: as in `Attention.scores`."""
-        assert isinstance(context.relative, DistanceBias)
-        bias: Float[Array, "1 N S K"] = context.relative.scores
-        return dot_product_scores(q, k, self.config) + bias
+        return dot_product_scores(q, k, self.config) + self._bias(q.shape[1], k.shape[1], context).scores
+
+    def _bias(self, num_queries: int, num_keys: int, context: AttentionContext) -> DistanceBias:
+        if self.relative_attention_bias is None:
+            assert isinstance(context.relative, DistanceBias)
+            return context.relative
+        if num_queries == num_keys:
+            return self.relative_attention_bias(num_keys)
+        return self.relative_attention_bias.at(context.start + jnp.arange(num_queries), num_keys)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.rotation import BY_LENGTH
-from bertjax.models.rope import Rotation, frequencies, powers, rotation
+from bertjax.models.rope import Rotation, frequencies, powers, rotation, round_frequencies
 
 Frequencies = Float[np.ndarray, "half"]
 
@@ -26,18 +26,18 @@ def batch_rotation(
     """Returns the rotation of every token in the local or in the global layers.
 
     Args:
-        config: bases and rescaling.
+        config: bases, rescaling and rounding.
         segment_ids, position_ids: as in `types.Batch`.
         local: True for layers with a window.
     """
     base = config.local_rope_theta if local else config.global_rope_theta
-    if config.rope_type == "default" or (local and config.rope_layers == "global"):
-        return rotation(position_ids, frequencies(config.head_dim, base))
-    factor = config.rope_attention_factor if config.rope_type in ("yarn", "longrope") else 1.0
-    if config.rope_type not in BY_LENGTH:
-        return rotation(position_ids, scaled_frequencies(config, base), factor)
-    lengths = jnp.sum(segment_ids[:, :, None] == segment_ids[:, None, :], axis=2)
-    return rotation(position_ids, frequencies_by_length(config, base, lengths), factor)
+    kind = "default" if local and config.rope_layers == "global" else config.rope_type
+    factor = config.rope_attention_factor if kind in ("yarn", "longrope") else 1.0
+    if kind in BY_LENGTH:
+        lengths = jnp.sum(segment_ids[:, :, None] == segment_ids[:, None, :], axis=2)
+        return rotation(position_ids, frequencies_by_length(config, base, lengths), factor)
+    by = frequencies(config.head_dim, base) if kind == "default" else scaled_frequencies(config, base)
+    return rotation(position_ids, round_frequencies(by, config.rope_rounding), factor)
 
 
 def scaled_frequencies(config: EncoderConfig, base: float) -> Frequencies:
@@ -70,9 +70,9 @@ def frequencies_by_length(config: EncoderConfig, base: float, lengths: Int[Array
         )
         return jnp.where((lengths > original)[:, :, None], long[None, None], short[None, None])
     factor = np.float32(config.rope_factor)
-    growth = factor * jnp.maximum(lengths, original) / np.float32(original) - (factor - 1)
+    growth = jnp.maximum(lengths, original) * factor / np.float32(original) - (factor - 1)
     exponents = -np.arange(0, size, 2, dtype=np.float32) / np.float32(size - 2)
-    return jnp.asarray(frequencies(size, base))[None, None] * growth[:, :, None] ** exponents[None, None]
+    return growth[:, :, None] ** exponents[None, None] * frequencies(size, base)[None, None]
 
 
 def _yarn(config: EncoderConfig, base: float) -> Frequencies:

@@ -85,7 +85,7 @@ def test_a_list_of_kinds_that_is_a_period(layers: tuple[int, ...], expected: tup
         ({"layer_types": pattern()}, "in layers none; only"),
         ({"layer_types": [GLOBAL]}, "for each of 4 layers"),
         ({"layer_types": ["chunked_attention"] * 4}, "must name full_attention or sliding_attention"),
-        ({"rope_parameters": {GLOBAL: {"rope_type": "yarn", "rope_theta": 1.0}}}, "rope_type = 'yarn'"),
+        ({"rope_parameters": {GLOBAL: {"rope_type": "yarn", "rope_theta": 1.0}}}, "rope_type = yarn needs factor"),
         ({"rope_parameters": {LOCAL: 3}}, "must hold tables"),
         ({"rope_parameters": {LOCAL: {"rope_theta": -1.0}}}, "must be positive"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling"),
