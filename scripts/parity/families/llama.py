@@ -56,6 +56,7 @@ CASES = (
     _decoder("qwen2", "an encoder, heads of 6, tied", "Qwen2", hidden_size=36, is_causal=False,
              tie_word_embeddings=True, **_theta(50.0)),
     _decoder("qwen2", "an encoder, heads of 6, yarn", "Qwen2", hidden_size=36, is_causal=False, rope_parameters=_YARN),
+    _decoder("qwen2", "a decoder, heads of 6 in groups of 3", "Qwen2", hidden_size=36),
     _decoder("qwen3", "heads of 10, normed queries and keys, biases", "Qwen3", head_dim=10, attention_bias=True),
     _decoder("qwen3", "an encoder, every head its own keys", "Qwen3", num_key_value_heads=6, head_dim=4,
              is_causal=False),
