@@ -60,7 +60,6 @@ SIZES: dict[str, Any] = {
     "hidden_dim": 48,
     "encoder_ffn_dim": 48,
     "decoder_ffn_dim": 48,
-    "pad_token_id": 0,
 }
 ROWS, LENGTH = 2, 11
 
@@ -84,9 +83,10 @@ def model_types() -> list[str]:
 def build(model_type: str) -> Any:
     """Returns a small random model, with the head for masked tokens where there is one."""
     default = transformers.AutoConfig.for_model(model_type)
-    config = transformers.AutoConfig.for_model(
-        model_type, **{name: value for name, value in SIZES.items() if hasattr(default, name)}
-    )
+    values = {name: value for name, value in SIZES.items() if hasattr(default, name)}
+    if not 0 <= (getattr(default, "pad_token_id", None) or 0) < SIZES["vocab_size"]:
+        values["pad_token_id"] = 0
+    config = transformers.AutoConfig.for_model(model_type, **values)
     torch.manual_seed(0)
     has_head = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     auto = transformers.AutoModelForMaskedLM if has_head else transformers.AutoModel
