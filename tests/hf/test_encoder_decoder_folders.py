@@ -166,7 +166,11 @@ def test_a_class_without_an_output_is_read_as_the_one_that_scores_by_the_word_ta
     ours.save_pretrained(tmp_path / "ours")
     back = getattr(transformers, FAMILIES[name].headless).from_pretrained(tmp_path / "ours")
     for key, tensor in load_file(tmp_path / "theirs" / "model.safetensors").items():
-        assert back.state_dict()[key].numpy().tobytes() == tensor.tobytes(), key
+        written = back.state_dict()[key].numpy()
+        if FAMILIES[name].headless == "PegasusModel" and "embed_positions" in key:  # computed, not stored
+            np.testing.assert_allclose(written, tensor, atol=1e-6, err_msg=key)
+        else:
+            assert written.tobytes() == tensor.tobytes(), key
 
 
 @pytest.mark.parametrize("name", ["pegasus", "marian"])
