@@ -83,8 +83,11 @@ def model_types() -> list[str]:
 def build(model_type: str) -> Any:
     """Returns a small random model, with the head for masked tokens where there is one."""
     default = transformers.AutoConfig.for_model(model_type)
+    if default.sub_configs:
+        raise ValueError("a composite of several models, whose sizes are in configs of their own")
     values = {name: value for name, value in SIZES.items() if hasattr(default, name)}
-    if not 0 <= (getattr(default, "pad_token_id", None) or 0) < SIZES["vocab_size"]:
+    pad_id = getattr(default, "pad_token_id", None)
+    if pad_id is None or not 0 <= pad_id < SIZES["vocab_size"]:
         values["pad_token_id"] = 0
     config = transformers.AutoConfig.for_model(model_type, **values)
     torch.manual_seed(0)
@@ -107,7 +110,7 @@ def check(model_type: str) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         try:
-            ours = bertjax.load_pretrained(folder)
+            ours: Any = bertjax.load_pretrained(folder)
         except UserError as error:
             return Result(model_type, "refused", name, one_line(error).replace(folder, "")[:160])
         ids = np.random.default_rng(0).integers(5, 99, (ROWS, LENGTH))
