@@ -83,7 +83,7 @@ def model_types() -> list[str]:
 def build(model_type: str) -> Any:
     """Returns a small random model, with the head for masked tokens where there is one."""
     default = transformers.AutoConfig.for_model(model_type)
-    if default.sub_configs:
+    if {"text_config", "vision_config", "audio_config"} & {*default.sub_configs}:
         raise ValueError("a composite of several models, whose sizes are in configs of their own")
     values = {name: value for name, value in SIZES.items() if hasattr(default, name)}
     pad_id = getattr(default, "pad_token_id", None)
