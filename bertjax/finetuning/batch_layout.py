@@ -87,7 +87,7 @@ def pack_rows(
     """Packs windows for a forward pass into batches of few shapes, longest first, so that a lack of memory shows early.
 
     Rows are about as long as the longest window, and shorter ones fill them up. Once only windows are left of which two
-    fit, rows become shorter, because the cost of attention grows with their length.
+    fit, rows become shorter, because the cost of attention grows with their length. Windows without tokens are in none.
 
     Args:
         lengths: tokens of each window [n].
@@ -96,7 +96,7 @@ def pack_rows(
         limit: longest row that the model can read; None: any.
         most: most windows in a row; None: a quarter of its tokens.
     """
-    left = np.argsort(-lengths, kind="stable")
+    left = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
     while len(left):
         length = _row_length(int(lengths[left[0]]))
         last = length <= (_LAST_ROW if most is None else _SHORTEST_ROW)

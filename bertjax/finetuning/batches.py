@@ -313,7 +313,7 @@ class InferenceBatches:
     """Every window once, packed into rows of few shapes, for one device; see `pack_rows`.
 
     Args:
-        features, pad_id, vocab_size, name: as of `TaskBatches`.
+        features, pad_id, vocab_size: as of `TaskBatches`.
         tokens, width, limit, most: as of `pack_rows`.
 
     Raises:
@@ -330,9 +330,8 @@ class InferenceBatches:
         pad_id: int,
         vocab_size: int,
         most: int | None = None,
-        name: str = "in",
     ) -> None:
-        require_token_ids(features, vocab_size, name)
+        require_token_ids(features, vocab_size, "in")
         self.features, self._pad_id, self._plan = features, pad_id, (tokens, width, limit, most)
 
     def __iter__(self) -> Iterator[Batch]:

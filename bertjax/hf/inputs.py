@@ -59,9 +59,7 @@ def check_inputs(
     mask = np.ones_like(ids)
     if attention_mask is not None:
         mask = _check_binary("attention_mask", attention_mask, ids.shape)
-    types = np.zeros_like(ids)
-    if token_type_ids is not None and (config.type_vocab_size or config.relative_segments):
-        types = _check_ids("token_type_ids", token_type_ids, ids.shape, config.type_vocab_size or _UNBOUNDED)
+    types = np.zeros_like(ids) if token_type_ids is None else check_token_types(config, token_type_ids, ids.shape)
     limit = max_input_length(config, heads)
     if position_ids is None:
         positions = _count_positions(config, limit, ids)
@@ -70,6 +68,13 @@ def check_inputs(
         positions = _check_ids("position_ids", position_ids, ids.shape, size) - config.position_offset
     arrays = {"input_ids": ids, "segment_ids": mask, "position_ids": positions, "token_type_ids": types}
     return jax.device_put({name: array.astype(np.int32) for name, array in arrays.items()}, may_alias=False)
+
+
+def check_token_types(config: EncoderConfig, token_type_ids: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns the token types that a model reads, zeros for one without types; raises `UserError` for unknown ones."""
+    if config.type_vocab_size or config.relative_segments:
+        return _check_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size or _UNBOUNDED)
+    return np.zeros(shape, np.int32)
 
 
 def check_two_stream_inputs(

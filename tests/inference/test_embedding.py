@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,22 @@ def test_texts_are_read_in_windows_alike(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(TextEncoder(tokenizer)([])) == 0
     empty = Embedder(load_pretrained(tmp_path), tokenizer)
     assert empty([]).shape == (0, 18) and empty([""]).shape == (1, 18)
+
+
+def test_a_text_without_tokens_is_a_vector_of_zeros(tmp_path: Path) -> None:
+    write_folder("gpt2", tmp_path)
+    embedder = Embedder(load_pretrained(tmp_path), load_tokenizer(tmp_path))
+    both = embedder(["", "a cat"])
+    assert not embedder([""]).any() and not both[0].any() and np.abs(both[1]).max() > 1e-3
+
+
+def test_token_types_beyond_the_table_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder("bert", tmp_path)
+    embedder = Embedder(load_pretrained(tmp_path), load_tokenizer(tmp_path))
+    texts = embedder._encoder(["a cat"])
+    monkeypatch.setattr(embedder, "_encoder", lambda _: dataclasses.replace(texts, types=texts.types + 9))
+    with pytest.raises(UserError, match="token_type_ids holds 9"):
+        embedder(["a cat"])
 
 
 def test_refused(tmp_path: Path) -> None:
