@@ -1,36 +1,45 @@
-"""Measures the training step of a config on this machine, alone or interleaved with transformers and PyTorch."""
+"""Measures the training step of a config or the inference of a model on this machine, next to other libraries."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 
 from bertjax.benchmark.bertjax_runner import BertjaxRunner
+from bertjax.benchmark.inference import SIDES, Side, format_table, group_by_length, measure, sample_texts
 from bertjax.benchmark.interleaved_timing import TimedRun, interleave
 from bertjax.benchmark.memory import fit_batch
 from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_scopes, format_torch, torch_metrics
 from bertjax.benchmark.torch_baseline import BaselineConfig, fastest_trial
 from bertjax.benchmark.torch_subprocess import TorchProcess
-from bertjax.commands.arguments import Config, Out, Overrides
+from bertjax.commands.arguments import Config, File, Flag, Model, Out, Overrides, as_list
 from bertjax.commands.signatures import command
 from bertjax.config.model import float32_config
 from bertjax.data import from_config
+from bertjax.data.builtin import iter_python_docs
 from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError, named, require_at_least
 from bertjax.experiment import build
 from bertjax.experiment import config as config_of_run
 from bertjax.experiment.config import command_config, parse
+from bertjax.experiment.open_model import load_pretrained, open_model
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.hf.export_plan import plan_export
+from bertjax.hf.inputs import max_input_length
+from bertjax.hf.keymaps.family import SEQUENCE
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
+from bertjax.inference.text_batches import TextEncoder
+from bertjax.inference.text_files import is_jsonl, read_records, read_texts, require_input_text
 from bertjax.io.atomic import write_json
 from bertjax.io.output import Results, require_output
 from bertjax.io.stderr import note
@@ -41,13 +50,16 @@ from bertjax.runtime.platform import cpu_multiplies_bfloat16
 
 STEPS, TRACED_STEPS = 10, 3
 MAX_SECONDS = 150.0  # of all repeats
+MAX_TEXTS = 2000  # of inference
 
 
 @command
 def benchmark(
-    config: Config,
+    config: Config | None = None,
     overrides: Overrides = None,
     *,
+    inference: Model | None = None,
+    texts: Annotated[Sequence[str] | Path | None, Flag(type=File, metavar="FILE")] = None,
     baseline: Literal["hf"] | None = None,
     repeats: int = 5,
     steps: int | None = None,
@@ -55,11 +67,15 @@ def benchmark(
     no_compile: bool = False,
     out: Out = None,
 ) -> Results:
-    """Measure the training step of a config, alone or next to transformers.
+    """Measure the training step of a config, or the inference of a model, next to other libraries.
 
-    Saves no checkpoint.
+    Saves no checkpoint. Inference is timed next to `transformers`, also compiled, and onnxruntime, as far as they are
+    installed: classes for classifiers of texts, vectors for other models.
 
     Args:
+        config: its step is measured (default: with --inference none)
+        inference: a model whose inference is measured instead
+        texts: for --inference: one text per line, or .jsonl (default: embedded English text of three lengths)
         baseline: hf: transformers and PyTorch, same weights and text, interleaved
         repeats: timed repeats per side
         steps: steps per repeat (default: 10, fewer where all repeats would take minutes)
@@ -71,14 +87,79 @@ def benchmark(
         The metrics.
 
     Raises:
-        UserError: a count is not positive, or the baseline cannot train this model.
+        UserError: a count is not positive, the baseline cannot train this model, or a text cannot be read.
 
     Example:
         bertjax benchmark --config bert:mini --baseline hf
     """
     require_at_least(1, repeats=repeats, warmup=warmup, steps=steps)
+    if (config is None) == (inference is None):
+        raise UserError(f"give a config with {named('config')}, or a model with {named('inference')}")
     if out is not None:
         require_output(out)
+    if inference is not None:
+        return _inference(inference, texts, repeats, out)
+    assert config is not None
+    return _training_step(config, overrides, baseline, repeats, steps, warmup, no_compile, out)
+
+
+def _inference(model: Any, texts: Any, repeats: int, out: str | os.PathLike[str] | None) -> Results:
+    """Measures the inference of a model next to other libraries."""
+    chosen = list(itertools.islice(_texts(texts), MAX_TEXTS + 1))
+    if len(chosen) > MAX_TEXTS:
+        note(f"the first {MAX_TEXTS:,} texts are read")
+    opened = open_model(model)
+    if not isinstance(opened.model, PretrainedModel):
+        raise UserError(f"{named('inference')}: an encoder-decoder has neither vectors nor classes of texts")
+    loaded = opened.model if isinstance(model, PretrainedModel) else load_pretrained(model)
+    assert isinstance(loaded, PretrainedModel)
+    task = "predict" if SEQUENCE in loaded.heads else "embed"
+    encode = TextEncoder(opened.tokenizer, max_input_length(loaded.config) or loaded.config.max_position_embeddings)
+    groups = group_by_length(encode(chosen[:MAX_TEXTS]).lengths)
+    with tempfile.TemporaryDirectory(prefix="bertjax-inference-") as name, contextlib.ExitStack() as processes:
+        folder, file = Path(name) / "model", Path(name) / "texts.json"
+        loaded.save_pretrained(folder)
+        write_json(file, chosen[:MAX_TEXTS])
+        sides = []
+        for side in SIDES:
+            note(f"starting {side}")
+            sides.append(processes.enter_context(contextlib.closing(Side(side, folder, task, file))))
+        results = measure(sides, groups, repeats)
+    lines = [
+        f"{task}: {sum(map(len, groups.values())):,} texts, medians of {repeats} turns, {os.cpu_count()} CPU cores"
+    ]
+    lines += format_table(results, groups)
+    if out is not None:
+        write_json(Path(out), {"task": task, "sides": results}, indent=2)
+        lines.append(f"all metrics: {out}")
+    return Results({"task": task, "sides": results}, lines)
+
+
+def _texts(texts: Any) -> Iterator[str]:
+    """Yields the texts of a list or of files, or embedded ones."""
+    if texts is None:
+        yield from sample_texts(iter_python_docs())
+        return
+    for index, each in enumerate(as_list("texts", texts)):
+        if not isinstance(each, os.PathLike):
+            yield require_input_text(f"texts[{index}]", each)
+        elif is_jsonl(os.fspath(each)):
+            yield from (record.text("text") for record in read_records(os.fspath(each)))
+        else:
+            yield from (line for _, line in read_texts(os.fspath(each)) if line and not line.isspace())
+
+
+def _training_step(
+    config: Any,
+    overrides: Overrides,
+    baseline: str | None,
+    repeats: int,
+    steps: int | None,
+    warmup: int,
+    no_compile: bool,
+    out: str | os.PathLike[str] | None,
+) -> Results:
+    """Measures the training step of a config, alone or next to transformers."""
     cfg = command_config(config, overrides)
     if baseline is not None:  # it needs device memory as well
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -32,8 +32,10 @@ from bertjax.inference.text_batches import read_forwards
 from bertjax.inference.text_files import JsonRecord
 from bertjax.io.output import open_output, open_records, require_output
 from bertjax.io.progress_bar import ProgressBar
+from bertjax.report.analyses import EXPLANATIONS, MAX_EXPLANATIONS
 from bertjax.report.attributions import explanations_page, heading
 from bertjax.report.page import write_page
+from bertjax.report.render import store_analysis
 
 log = logging.getLogger(__name__)
 MASKS, SIMILARITY, MASKS_HEAD = "fill-mask", "similarity", "mlm"
@@ -157,6 +159,7 @@ def explain(
     for note in explainer.notes:
         log.warning(note)
     result.summary = _write(result, out, html, _ABOUT[method])
+    store_analysis(model, EXPLANATIONS, {"about": _ABOUT[method], "records": result[:MAX_EXPLANATIONS]})
     return result
 
 

@@ -30,6 +30,8 @@ from bertjax.inference.text_files import read_texts
 from bertjax.io.output import require_output_folder
 from bertjax.io.staging import local_copy, output_path
 from bertjax.io.units import parse_size
+from bertjax.report.analyses import SMALLER
+from bertjax.report.render import store_analysis
 
 
 @command
@@ -121,7 +123,7 @@ def export(
             workdir = workdir_of(run)
             stored = load_run(workdir, step, average_last)
             message = f"Step {stored.step}, exported by bertjax"
-            export_run(stored, workdir, local, network=network, **storage)
+            graph = export_run(stored, workdir, local, network=network, **storage)
         else:
             message = "Exported by bertjax"
             loaded = model if isinstance(model, PretrainedModel | PretrainedEncoderDecoder) else load_pretrained(model)
@@ -130,10 +132,14 @@ def export(
                     loaded = dataclasses.replace(loaded, module_files={})
                 else:
                     storage["pooling"] = open_model(loaded, pooled=True).pooling
-            export_model(loaded, local, **storage)
+            graph = export_model(loaded, local, **storage)
         if push_to_hub is not None:
             address = push.push_to_hub(local, push_to_hub, private=not public, overwrite=overwrite, message=message)
             print(f"uploaded to {address}")
+    if graph is not None:
+        scores = [*graph.scores, Score("largest difference of the outputs", 0.0, graph.difference)]
+        form = {"size": f"{graph.size / 1e6:.1f} MB", "scores": scores}
+        store_analysis(run if model is None else model, SMALLER, {f"ONNX, {dtype}": form}, merge=True)
     return local_copy(folder)
 
 

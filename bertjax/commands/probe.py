@@ -25,9 +25,11 @@ from bertjax.inference.text_files import as_texts
 from bertjax.io.atomic import write_json
 from bertjax.io.output import Results, require_output
 from bertjax.io.stderr import note
+from bertjax.report.analyses import LAYERS
 from bertjax.report.comparability import unique_names
 from bertjax.report.layer_probes import columns, probes_page
 from bertjax.report.page import write_page
+from bertjax.report.render import store_analysis
 
 MAX_LENGTH = 128
 _HELD_OUT_SEED = 0
@@ -101,6 +103,8 @@ def probe(
     about = f"{config.spec.title} of {', '.join(config.eval)}: {len(labels)} labels"
     about += f", at most {max_examples:,} {'words' if config.kind == TokensConfig.name else 'texts'} each"
     values = {name: [_values(each) for each in layers] for name, layers in scores.items()}
+    for name, model in zip(values, models, strict=True):
+        store_analysis(model, LAYERS, {"about": f"Linear probes: {about}.", "layers": {name: values[name]}})
     if out is not None:
         write_json(Path(out), values, indent=1)
     if html is not None:

@@ -22,6 +22,8 @@ from bertjax.io.output import Results, require_output_folder
 from bertjax.io.staging import local_copy, output_path
 from bertjax.io.stderr import note
 from bertjax.io.tree_paths import flatten_tree
+from bertjax.report.analyses import SMALLER
+from bertjax.report.render import store_analysis
 
 
 @command
@@ -138,7 +140,17 @@ def _prune(
         result = pruning.recovered(pruned.model, workdir / pruning.RECOVERY)
         after = pruning.agreement(model, result, corpus, pruned.ids)
     result.save_pretrained(out)
-    return _describe(model, result, pruned, before, after, folder)
+    results = _describe(model, result, pruned, before, after, folder)
+    scores = [("cosine of the last hidden states", 1.0, before if after is None else after)]
+    size = f"{results['parameters']['after']:,} parameters"
+    store_analysis(source, SMALLER, {_title(target, after is not None): {"size": size, "scores": scores}}, merge=True)
+    return results
+
+
+def _title(target: pruning.PruningTarget, recovered: bool) -> str:
+    """Returns the name of a pruned model: "pruned (layers=4), recovered"."""
+    sizes = [f"{name}={value}" for name, value in dataclasses.asdict(target).items() if value is not None]
+    return f"pruned ({', '.join(sizes)}){', recovered' if recovered else ''}"
 
 
 def _describe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.load import read_config_json
 from bertjax.hf.model_card import auto_class_of, code_argument
-from bertjax.hf.onnx_folder import Measure, save_onnx
+from bertjax.hf.onnx_folder import Measure, Score, save_onnx
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import GRAPH
 from bertjax.hf.save import save_pretrained
@@ -44,8 +45,8 @@ def export_run(
     network: str | None = None,
     onnx: OnnxSettings | None = None,
     **storage: Any,
-) -> None:
-    """Exports parameters and tokenizer, verifies the folder, and prints how to load it.
+) -> SavedGraph | None:
+    """Exports parameters and tokenizer, verifies the folder, and prints how to load it; returns facts of a graph.
 
     Args:
         run: the run, whose meta has the numbers of `tokens` and, in a task, `examples` for the model card.
@@ -85,6 +86,7 @@ def export_run(
         hint = _save_encoder_decoder(out, model, **storage)
     print(f"exported {origin} to {out}, read back and compared; load it with")
     print(hint)
+    return None
 
 
 def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | PretrainedEncoderDecoder:
@@ -117,9 +119,17 @@ class OnnxSettings(NamedTuple):
     measure: Measure | None = None
 
 
+class SavedGraph(NamedTuple):
+    """Bytes of a graph, the largest difference of its outputs, and scores of held-out examples."""
+
+    size: int
+    difference: float
+    scores: Sequence[Score]
+
+
 def _save_graph(
     out: Path, model: Any, pooling: Pooling | None, onnx: OnnxSettings, origin: str, **storage: Any
-) -> None:
+) -> SavedGraph:
     """Writes the graph of a model, and prints how much it differs."""
     if not isinstance(model, PretrainedModel):
         raise UserError(
@@ -133,6 +143,7 @@ def _save_graph(
     print(f"    {size / 1e6:.1f} MB, {storage['dtype']}; README.md shows how to run it")
     for score in scores:
         print(f"    {score.name}: {score.before:.4f} in bertjax, {score.after:.4f} in onnxruntime")
+    return SavedGraph(size, deviation.largest, scores)
 
 
 def export_model(
@@ -141,8 +152,8 @@ def export_model(
     pooling: Pooling | None = None,
     onnx: OnnxSettings | None = None,
     **storage: Any,
-) -> None:
-    """Writes a loaded model again, verifies the folder, and prints how to load it.
+) -> SavedGraph | None:
+    """Writes a loaded model again, verifies the folder, and prints how to load it; returns facts of a graph.
 
     Args:
         model: the model.
@@ -167,6 +178,7 @@ def export_model(
         hint = _save_encoder_decoder(out, model, **storage)
     print(f"exported to {out}, read back and compared; load it with")
     print(hint)
+    return None
 
 
 def _require_one_network(pooling: Pooling | None) -> None:

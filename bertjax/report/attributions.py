@@ -24,13 +24,23 @@ def explanations_page(title: str, records: Sequence[Mapping[str, Any]], about: s
         records: Explanations, as `Explainer` returns them.
         about: What the scores are.
     """
-    head = (
-        f'<p class="note">{escape(about)} {_mark("blue", 0.6, "", _FOR)}: for the target, '
-        f"{_mark('orange', 0.6, '', _AGAINST)}: against it; the strongest ground is the largest score of an input.</p>"
-    )
-    bodies = "".join(_explanation(record) for record in records)
+    head = f'<p class="note">{legend(about)}</p>'
+    bodies = explained_inputs(records)
     foot = "<p>Written by <code>bertjax explain</code>. It contains the texts that were explained.</p>"
     return page(title, head, [Section("explanations", "Explanations", bodies)], foot)
+
+
+def legend(about: str) -> str:
+    """Returns what the scores are, and what the colors mean."""
+    return (
+        f"{escape(about)} {_mark('blue', 0.6, '', _FOR)}: for the target, {_mark('orange', 0.6, '', _AGAINST)}: "
+        "against it; the strongest ground is the largest score of an input."
+    )
+
+
+def explained_inputs(records: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the words of inputs, each input under a heading."""
+    return "".join(_explanation(record) for record in records)
 
 
 def heading(record: Mapping[str, Any]) -> str:

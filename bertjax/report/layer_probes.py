@@ -21,6 +21,14 @@ def probes_page(scores: Mapping[str, Sequence[LayerScores]], about: str) -> str:
         scores: scores of all layers by the name of the model.
         about: what was probed, in a sentence.
     """
+    charts, tables = layer_sections(scores)
+    foot = "<p>Written by <code>bertjax probe</code>.</p>"
+    sections = [Section("layers", "Layers", charts), Section("scores", "Scores", tables)]
+    return page("Linear probes", f'<p class="note">{escape(about)}</p>', sections, foot)
+
+
+def layer_sections(scores: Mapping[str, Sequence[LayerScores]]) -> tuple[str, str]:
+    """Returns the charts by layer, and the tables of every model."""
     charts = "".join(
         chart_html(_chart(name, title, scores))
         for name, title in _TITLES.items()
@@ -29,9 +37,7 @@ def probes_page(scores: Mapping[str, Sequence[LayerScores]], about: str) -> str:
     tables = "".join(
         f'<div class="card"><h3>{escape(model)}</h3>{_table(layers)}</div>' for model, layers in scores.items()
     )
-    foot = "<p>Written by <code>bertjax probe</code>.</p>"
-    sections = [Section("layers", "Layers", charts), Section("scores", "Scores", tables)]
-    return page("Linear probes", f'<p class="note">{escape(about)}</p>', sections, foot)
+    return charts, tables
 
 
 def _chart(name: str, title: str, scores: Mapping[str, Sequence[LayerScores]]) -> Chart:
@@ -40,7 +46,7 @@ def _chart(name: str, title: str, scores: Mapping[str, Sequence[LayerScores]]) -
         values = np.array([np.mean(getattr(each, name) or (np.nan,)) for each in layers])
         numbers = np.array([each.layer for each in layers], np.float64)
         lines.append(Line(model, values, {"layer": numbers}, style=style, dots=True))
-    return Chart(f"chart-{name}", title, lines, note="0: the embeddings.", axes=("layer",))
+    return Chart(f"chart-layers-{name}", title, lines, note="0: the embeddings.", axes=("layer",))
 
 
 def columns(layers: Sequence[LayerScores]) -> tuple[list[str], list[list[str]]]:

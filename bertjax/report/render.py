@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from bertjax.report import model_views, run_header, sections, tasks
+from bertjax.io.atomic import write_json
+from bertjax.report import analyses, model_views, run_header, sections, tasks
 from bertjax.report.page import Section, page, write_page
-from bertjax.report.run_record import RunRecord, read_run
+from bertjax.report.run_record import ANALYSES_FOLDER, RunRecord, read_analysis, read_run
+from bertjax.storage import is_url
 
 FILE = "report.html"
 
@@ -18,6 +23,26 @@ def render(workdir: Path) -> Path:
     return path
 
 
+def store_analysis(source: Any, kind: str, values: Mapping[str, Any], *, merge: bool = False) -> None:
+    """Stores what a command measured of a run for its report, in place of an earlier result, and rewrites the report.
+
+    Args:
+        source: what the command was given as its model; nothing happens unless it is the work directory of a run.
+        kind: key of `analyses.SECTIONS`.
+        values: what the section shows.
+        merge: keep earlier values under other names.
+    """
+    path = getattr(source, "workdir", source)
+    if not isinstance(path, str | os.PathLike) or is_url(path) or not (Path(path) / "checkpoints").is_dir():
+        return
+    folder = Path(path) / ANALYSES_FOLDER
+    folder.mkdir(exist_ok=True)
+    earlier = read_analysis(Path(path), kind) if merge else {}
+    write_json(folder / f"{kind}.json", {**earlier, **values})
+    if (Path(path) / FILE).is_file():
+        render(Path(path))
+
+
 def report_page(run: RunRecord) -> str:
     """Returns the page of a run; sections without content are omitted."""
     shown = [
@@ -27,6 +52,7 @@ def report_page(run: RunRecord) -> str:
         Section("predictions", "Mask predictions", model_views.mask_predictions(run)),
         Section("attention", "Attention", model_views.attention(run)),
         Section("neighbors", "Nearest tokens", model_views.neighbors(run)),
+        *analyses.sections(run),
         Section("sets", "Held-out sets", sections.sets(run)),
         Section("optimization", "Optimization", sections.optimization(run)),
         Section("speed", "Speed and memory", sections.speed(run)),

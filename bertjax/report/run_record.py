@@ -13,6 +13,10 @@ from bertjax.errors import UserError
 from bertjax.io.jsonl import read_log
 from bertjax.report.probe_log import FILE, Record
 
+ANALYSES_FOLDER = "analyses"
+ANALYSES = ("explanations", "layers", "smaller")
+"""Results of commands that a work directory may hold, a JSON file each; `report.analyses` shows them."""
+
 
 class Series(NamedTuple):
     """A metric over steps: x float64 [n], ascending, and y float64 [n], NaN where it was not finite."""
@@ -28,7 +32,10 @@ class Series(NamedTuple):
 
 
 class RunRecord(NamedTuple):
-    """Contents of a work directory; `written` is the modification time of its metrics in seconds since 1970."""
+    """Contents of a work directory; `written` is the modification time of its metrics in seconds since 1970.
+
+    `analyses` holds the results of commands by their kind; see `analyses.SECTIONS`.
+    """
 
     name: str
     config: Mapping[str, Any]
@@ -36,6 +43,7 @@ class RunRecord(NamedTuple):
     probes: list[Record]
     jumps: list[Mapping[str, Any]]
     written: float | None
+    analyses: Mapping[str, Mapping[str, Any]] = {}
 
     @property
     def step(self) -> int:
@@ -89,7 +97,14 @@ def read_run(workdir: Path) -> RunRecord:
         probes=read_log(workdir / FILE),
         jumps=[each for each in jumps if isinstance(each, dict)] if isinstance(jumps, list) else [],
         written=written,
+        analyses={kind: values for kind in ANALYSES if (values := read_analysis(workdir, kind))},
     )
+
+
+def read_analysis(workdir: Path, kind: str) -> dict[str, Any]:
+    """Returns the results of one kind in a work directory; {} if there are none."""
+    values = _json(workdir / ANALYSES_FOLDER / f"{kind}.json")
+    return values if isinstance(values, dict) else {}
 
 
 def _json(path: Path) -> Any:
