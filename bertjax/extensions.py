@@ -1,7 +1,7 @@
 """The protocols of the six extensions, and functions that most of them need.
 
 `docs/extending.md` explains them. A name is imported when it is first used, so that a module that only declares an
-extension (a subclass of `AttentionConfig` or of `TaskKind`, a `SourceKind`) loads no jax.
+extension (a subclass of `AttentionConfig`, a `SourceKind`) loads no jax.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from bertjax.config.model import EncoderConfig as EncoderConfig
     from bertjax.config.sources import SourceKind as SourceKind
     from bertjax.config.task import TaskConfig as TaskConfig
-    from bertjax.config.task import TaskKind as TaskKind
     from bertjax.errors import UserError as UserError
-    from bertjax.finetuning.methods import EvalResult as EvalResult
-    from bertjax.finetuning.methods import TaskMethods as TaskMethods
     from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily as EncoderDecoderFamily
     from bertjax.hf.encoder_decoder.family import joint_axis_sizes as joint_axis_sizes
     from bertjax.hf.encoder_decoder.family import network_entries as network_entries
@@ -40,6 +37,8 @@ if TYPE_CHECKING:
     from bertjax.objectives.base import example_keys as example_keys
     from bertjax.objectives.masking.corrupt import mask_batch as mask_batch
     from bertjax.objectives.masking.settings import Masking as Masking
+    from bertjax.tasks.base import TaskKind as TaskKind
+    from bertjax.tasks.evaluate import EvalResult as EvalResult
     from bertjax.types import Sum as Sum
     from bertjax.types import Vocabulary as Vocabulary
 
@@ -48,9 +47,8 @@ _NAMES = {
     "config.fields": "linked read_group setting",
     "config.model": "EncoderConfig",
     "config.sources": "SourceKind",
-    "config.task": "TaskConfig TaskKind",
+    "config.task": "TaskConfig",
     "errors": "UserError",
-    "finetuning.methods": "EvalResult TaskMethods",
     "hf.encoder_decoder.family": "EncoderDecoderFamily network_entries joint_axis_sizes",
     "hf.keymap": "Entry KeyMap",
     "hf.keymaps.family": "Family",
@@ -60,6 +58,8 @@ _NAMES = {
     "objectives.base": "FlopsTerm Network Objective StepInputs encoder_inputs example_keys",
     "objectives.masking.corrupt": "mask_batch",
     "objectives.masking.settings": "Masking",
+    "tasks.base": "TaskKind",
+    "tasks.evaluate": "EvalResult",
     "types": "Sum Vocabulary",
 }
 _HOMES = {name: f"bertjax.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -73,8 +73,8 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
     from bertjax.experiment.config import parse as check
     from bertjax.experiment.finetune import initial_state
     from bertjax.experiment.task import read_task, resolve_config, task_batches
-    from bertjax.finetuning.seq2seq_evaluation import TextGenerator, float32_model
-    from bertjax.finetuning.tasks import make_features, read_examples
+    from bertjax.tasks.readers.examples import read_examples
+    from bertjax.tasks.seq2seq_evaluation import TextGenerator, float32_model
     from bertjax.training.sharding import put_batch
 
     values = {
@@ -114,7 +114,7 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
         model = float32_model(exp.objective.seq2seq_model)  # type: ignore[attr-defined]
         examples = read_examples(task.config, "test", labeled=False, sources=[f"parallel:{options.test}"])
         features, references = (
-            make_features(task.config, examples, task.tokenizer).features,
+            task.config.spec.make_features(task.config, examples, task.tokenizer, (), False).features,
             read_pairs(options.test)[1],
         )
         points = []

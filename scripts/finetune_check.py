@@ -35,10 +35,9 @@ import numpy as np
 from bertjax.config.task import TaskConfig
 from bertjax.data.counter_rng import permutation
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.entities import entity_scores
-from bertjax.finetuning.readers.examples import TextExamples, WordExamples
-from bertjax.finetuning.readers.labels import collect_labels
-from bertjax.finetuning.tasks import read_examples
+from bertjax.tasks.metrics.entities import entity_scores
+from bertjax.tasks.readers.examples import TextExamples, WordExamples, read_examples
+from bertjax.tasks.readers.labels import collect_labels
 
 ROOT = Path(__file__).parents[1]
 

@@ -62,7 +62,7 @@ SLOWEST_FIRST = [
     "commands",
     "data",
     "parity",
-    "finetuning",
+    "tasks",
     "objectives",
     "training",
     "hf",

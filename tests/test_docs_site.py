@@ -13,10 +13,10 @@ import pytest
 
 import bertjax
 from bertjax.cli import command_parsers
+from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.metric_names import undescribed
 from bertjax.config.objectives import OBJECTIVES
 from bertjax.config.presets import PRESETS
-from bertjax.config.task import TASK_KINDS
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "scripts"))

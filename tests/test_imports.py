@@ -46,15 +46,15 @@ ARROWS: dict[str, set[str]] = {
     "runtime": {*BASE, "config", "models"},
     "objectives": {*BASE, "config", "models"},
     "training": {*BASE, "config", "models", "objectives", "runtime", "checkpoint"},
-    "finetuning": {*BASE, "config", "models", "data", "objectives", "training"},
-    "inference": {*CORE, "training", "finetuning"},
-    "experiment": {*CORE, "objectives", "training", "finetuning", "inference"},
-    "aot": {*CORE, "objectives", "training", "finetuning", "experiment"},
-    "report": {*CORE, "objectives", "training", "finetuning", "inference", "experiment"},
-    "benchmark": {*CORE, "objectives", "training", "finetuning", "experiment"},
-    "commands": {*CORE, *TOOLS, "objectives", "training", "finetuning", "inference", "experiment"},
+    "tasks": {*BASE, "config", "models", "data", "objectives", "training"},
+    "inference": {*CORE, "training", "tasks"},
+    "experiment": {*CORE, "objectives", "training", "tasks", "inference"},
+    "aot": {*CORE, "objectives", "training", "tasks", "experiment"},
+    "report": {*CORE, "objectives", "training", "tasks", "inference", "experiment"},
+    "benchmark": {*CORE, "objectives", "training", "tasks", "experiment"},
+    "commands": {*CORE, *TOOLS, "objectives", "training", "tasks", "inference", "experiment"},
 }
-ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "finetuning"}
+ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "tasks"}
 ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
 ARROWS["__main__"] = {"cli", "runtime"}
 ARROWS["bertjax"] = {"commands", "config", "data", "errors", "experiment", "hf", "models", "objectives"}
@@ -64,7 +64,7 @@ PRIVATE = {
 }
 """Files that may import `jax._src`, with the reason."""
 
-FLAX_PACKAGES = {"models", "objectives", "finetuning"}
+FLAX_PACKAGES = {"models", "objectives", "tasks"}
 
 # importing these, in this order, loads none of the heavy packages
 LIGHT = [

@@ -22,10 +22,10 @@ from bertjax.config.phases import list_phases
 from bertjax.errors import UserError, named
 from bertjax.experiment.callbacks import Callback, TrainingStart
 from bertjax.experiment.pretrain import pretrain
-from bertjax.finetuning.tasks import EvalResult
 from bertjax.hf.safe_files import read_json
 from bertjax.io import atomic
 from bertjax.runtime.process_group import ProcessGroup
+from bertjax.tasks.evaluate import EvalResult
 from bertjax.types import Params
 
 FILE = "budget.json"

@@ -21,10 +21,10 @@ from bertjax.experiment.task import read_held_out
 from bertjax.experiment.task_feed import held_out_evaluator
 from bertjax.experiment.teacher import eval_setup
 from bertjax.experiment.workdir import read_config, require_same_data
-from bertjax.finetuning.tasks import EvalResult
 from bertjax.io.output import Results
 from bertjax.metrics import scores_line
 from bertjax.runtime import platform
+from bertjax.tasks.evaluate import EvalResult
 from bertjax.training.evaluate import evaluate as compute_metrics
 from bertjax.training.logging import eval_line
 

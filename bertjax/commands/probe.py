@@ -12,12 +12,9 @@ from bertjax.commands.arguments import Column, Flag, Header, Out
 from bertjax.commands.pretrain import read_seeds
 from bertjax.commands.signatures import command
 from bertjax.config.sources import parse_task_source
-from bertjax.config.task import ClassificationConfig, TaskConfig, TokensConfig
+from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError, named, require_at_least
 from bertjax.experiment.open_model import open_model
-from bertjax.finetuning.readers.examples import TextExamples, WordExamples
-from bertjax.finetuning.readers.labels import sorted_names
-from bertjax.finetuning.tasks import read_examples
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.probing import LayerScores, Probes, join_seeds, score_layers
@@ -30,6 +27,10 @@ from bertjax.report.comparability import unique_names
 from bertjax.report.layer_probes import columns, probes_page
 from bertjax.report.page import write_page
 from bertjax.report.render import store_analysis
+from bertjax.tasks.classification import Classification
+from bertjax.tasks.readers.examples import TextExamples, WordExamples, read_examples
+from bertjax.tasks.readers.labels import sorted_names
+from bertjax.tasks.tokens import TokenClassification
 
 MAX_LENGTH = 128
 _HELD_OUT_SEED = 0
@@ -101,7 +102,7 @@ def probe(
         note(f"probing {name}")
         scores[name] = _score(model, config, splits, labels, read_seeds(seeds), max_examples)
     about = f"{config.spec.title} of {', '.join(config.eval)}: {len(labels)} labels"
-    about += f", at most {max_examples:,} {'words' if config.kind == TokensConfig.name else 'texts'} each"
+    about += f", at most {max_examples:,} {'words' if config.kind == TokenClassification.name else 'texts'} each"
     values = {name: [_values(each) for each in layers] for name, layers in scores.items()}
     for name, model in zip(values, models, strict=True):
         store_analysis(model, LAYERS, {"about": f"Linear probes: {about}.", "layers": {name: values[name]}})
@@ -114,7 +115,7 @@ def probe(
 
 def _kind_of(sources: Sequence[str]) -> str:
     kinds = {parse_task_source(source, "the source").kind for source in sources}
-    return TokensConfig.name if kinds <= {"conll"} else ClassificationConfig.name
+    return TokenClassification.name if kinds <= {"conll"} else Classification.name
 
 
 def _labels(splits: Sequence[TextExamples | WordExamples]) -> tuple[str, ...]:

@@ -11,10 +11,9 @@ from typing import Annotated, Any, NamedTuple
 from bertjax.commands.arguments import BatchTokens, Column, File, Flag, Header, Model, RequiredOut, as_list
 from bertjax.commands.predict import first_record, make_predictor, require_files
 from bertjax.commands.signatures import command
-from bertjax.config.task import ClassificationConfig, MultilabelConfig, TaskConfig
+from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError, named, require_at_least
 from bertjax.experiment.open_model import open_model
-from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.inference.predict import Predictor, infer_task_kind
 from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, read_inputs
 from bertjax.inference.pseudo_labels import (
@@ -36,6 +35,8 @@ from bertjax.io import atomic
 from bertjax.io.output import Results, require_output
 from bertjax.io.progress_bar import ProgressBar
 from bertjax.io.staging import output_path
+from bertjax.tasks.classification import Classification
+from bertjax.tasks.readers.examples import TextExamples
 
 ENDINGS = (".jsonl", ".tsv")
 
@@ -164,7 +165,7 @@ def _classifier(model: Any, settings: dict[str, Any], files: Sequence[str], toke
     task = infer_task_kind(opened.model, opened.trained.kind if opened.trained else None)
     predictor = make_predictor(opened, task, settings, first_record(files), tokens)
     spec = predictor.config.spec
-    if not (spec.has_classes and spec.reads_texts) or spec is MultilabelConfig:
+    if not spec.has_classes or spec.examples is not TextExamples or spec.many_labels:
         raise UserError(
             f"{named('model')} {model} is a model of kind {predictor.config.kind}; labels come from a classifier"
         )
@@ -175,7 +176,7 @@ def _classifier(model: Any, settings: dict[str, Any], files: Sequence[str], toke
 def _read_as(settings: Mapping[str, Any]) -> TaskConfig:
     """Returns the settings of reading without a model."""
     chosen = {key: value for key, value in settings.items() if value is not None}
-    return TaskConfig(ClassificationConfig.name, (PLACEHOLDER_SOURCE,), **chosen)
+    return TaskConfig(Classification.name, (PLACEHOLDER_SOURCE,), **chosen)
 
 
 def _texts(inputs: PredictInputs) -> TextExamples:

@@ -18,12 +18,12 @@ from bertjax.errors import UserError, comma_list, named, require_at_least, requi
 from bertjax.experiment.load import Generative
 from bertjax.experiment.load import batch_tokens as tokens_per_batch
 from bertjax.experiment.open_model import open_generative
-from bertjax.finetuning.metrics.classification import ClassificationScores, classification_scores
-from bertjax.finetuning.readers.tables import read_rows
 from bertjax.inference.choices import NORMS, normalize, score_continuations
 from bertjax.inference.text_files import JsonRecord, as_list, require_input_text
 from bertjax.io.output import Summary, open_records, require_output
 from bertjax.io.progress_bar import ProgressBar
+from bertjax.tasks.metrics.classification import ClassificationScores, classification_scores
+from bertjax.tasks.readers.tables import read_rows
 
 CHOICE = "choice"
 

@@ -1,6 +1,6 @@
 """Lists what packages can add to bertjax, by entry points or `package.module:Name`; see `docs/extending.md`.
 
-An objective, a family or a source is one object; an attention class or a kind of task is a declaration that imports no
+An objective, a kind of task, a family or a source is one object; an attention class is a declaration that imports no
 jax and names its implementation by a path. Every registry has the group of entry points in its second argument.
 No other table lists such names.
 """
@@ -26,7 +26,7 @@ OBJECTIVES: Registry[Any] = Registry(
         "infilling": "bertjax.objectives.denoising.infilling:Infilling",
         "tsdae": "bertjax.objectives.denoising.tsdae:Tsdae",
         "retromae": "bertjax.objectives.denoising.retromae:RetroMae",
-        "task": "bertjax.finetuning.objective:TaskObjective",
+        "task": "bertjax.tasks.objective:TaskObjective",
     },
     base="bertjax.objectives.base:Objective",
     required=("title",),
@@ -93,16 +93,17 @@ TASK_KINDS: Registry[Any] = Registry(
     "task.kind",
     "bertjax.tasks",
     {
-        "classification": "bertjax.config.task_kinds:ClassificationConfig",
-        "multilabel": "bertjax.config.task_kinds:MultilabelConfig",
-        "regression": "bertjax.config.task_kinds:RegressionConfig",
-        "multiple_choice": "bertjax.config.task_kinds:MultipleChoiceConfig",
-        "tokens": "bertjax.config.task_kinds:TokensConfig",
-        "qa": "bertjax.config.task_kinds:QaConfig",
-        "seq2seq": "bertjax.config.task_kinds:Seq2SeqTaskConfig",
+        "classification": "bertjax.tasks.classification:Classification",
+        "multilabel": "bertjax.tasks.multilabel:Multilabel",
+        "regression": "bertjax.tasks.regression:Regression",
+        "multiple_choice": "bertjax.tasks.multiple_choice:MultipleChoice",
+        "tokens": "bertjax.tasks.tokens:TokenClassification",
+        "qa": "bertjax.tasks.qa:QuestionAnswering",
+        "seq2seq": "bertjax.tasks.seq2seq:Seq2SeqTask",
     },
-    base="bertjax.config.task:TaskKind",
-    required=("name", "title", "head", "main_metric", "task_class"),
+    base="bertjax.tasks.base:TaskKind",
+    required=("name", "title", "head", "main_metric"),
+    methods=lambda kind: ("compute_metrics",) if kind.has_targets else ("loss", "compute_metrics"),
     prefix="task",
     hints={
         "classification": "text_classification sequence_classification sentiment sst2 sst_2 nli mnli qnli rte mrpc qqp "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.objectives import OBJECTIVES, loss_titles
-from bertjax.config.task import TASK_KINDS
 
 Described = dict[str, tuple[str, str]]
 """Name -> (unit, meaning)."""

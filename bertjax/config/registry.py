@@ -31,7 +31,7 @@ class Registry(Mapping[str, T], Generic[T]):
         base: `package.module:Class` that an object must be an instance of, or with `classes` a subclass of.
         classes: Whether the objects are classes.
         required: Attributes that an extension must set.
-        methods: Methods of the base class that an extension must define.
+        methods: Methods of the base class that an extension must define, or a function of it that returns them.
         prefix: Beginning of the group in which an extension declares its settings; "" where it has none.
         hints: Names with others, separated by blanks, by which people know the same thing; for messages.
     """
@@ -44,12 +44,12 @@ class Registry(Mapping[str, T], Generic[T]):
         base: str,
         classes: bool = True,
         required: Sequence[str] = (),
-        methods: Sequence[str] = (),
+        methods: Sequence[str] | Callable[[Any], Sequence[str]] = (),
         prefix: str = "",
         hints: Mapping[str, str] | None = None,
     ) -> None:
         self.key, self.group, self.builtin, self.base = key, group, dict(builtin), base
-        self.classes, self.required, self.methods, self.prefix = classes, tuple(required), tuple(methods), prefix
+        self.classes, self.required, self.methods, self.prefix = classes, tuple(required), methods, prefix
         self.hints = {other: name for name, others in (hints or {}).items() for other in others.split()}
         self._loaded: dict[str, T] = {}
 
@@ -126,7 +126,7 @@ class Registry(Mapping[str, T], Generic[T]):
             raise UserError(f"{where}: the packages {packages} both have this name; write its path, such as {path}")
 
     def _check(self, loaded: Any, where: str) -> None:
-        base, required, methods = import_object(self.base, where), self.required, self.methods
+        base, required = import_object(self.base, where), self.required
         fits = (
             isinstance(loaded, type) and issubclass(loaded, base)
             if self.classes
@@ -150,7 +150,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{where}: {cls.__name__} must declare its settings in a group {self.prefix}.NAME: "
                 f'class {cls.__name__}({base.__name__}, group="{self.prefix}.NAME")'
             )
-        if methods:
+        if methods := self.methods(loaded) if callable(self.methods) else self.methods:
             require_methods(cls, base, methods, f"{where}: {cls.__name__}")
 
 

@@ -58,7 +58,7 @@ class SourceKind:
             raise UserError("a SourceKind with documents and without files needs a digest")
 
 
-_TEXTS, _TABLES, _TASKS = "bertjax.data.readers", "bertjax.finetuning.readers.tables", "bertjax.finetuning.readers"
+_TEXTS, _TABLES = "bertjax.data.readers", "bertjax.tasks.readers.tables"
 HUB = "a Hugging Face data set, NAME[:CONFIG[:SPLIT]], CONFIG or data_files=PATTERN"
 KINDS = {
     "builtin": SourceKind(
@@ -107,9 +107,9 @@ KINDS = {
     ),
     "conll": SourceKind(
         "one word per line, columns between blanks, a blank line after every sentence",
-        rows=f"{_TASKS}.token_classification:read_words",
+        rows="bertjax.tasks.tokens:read_words",
     ),
-    "squad": SourceKind("the JSON of SQuAD 1.1 and 2.0", rows=f"{_TASKS}.squad:read_questions"),
+    "squad": SourceKind("the JSON of SQuAD 1.1 and 2.0", rows="bertjax.tasks.qa:read_questions"),
     "hub": SourceKind(
         HUB,
         "bertjax.data.sources:read_hub",

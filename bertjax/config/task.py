@@ -1,35 +1,27 @@
-"""Settings of a finetuning task. Imports no jax, so that a wrong config is refused at once."""
+"""Settings of a finetuning task, whatever its kind; those of a kind are the fields of its class in `bertjax.tasks`."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Self
 
 from ml_collections import ConfigDict
 
 from bertjax.config.extensions import SOURCES, TASK_KINDS
-from bertjax.config.fields import Settings, read_group, setting
+from bertjax.config.fields import Reader, Settings, setting
+from bertjax.config.overrides import values_of
 from bertjax.config.registry import Choices
 from bertjax.config.sources import Source, parse_task_source
-from bertjax.config.task_kinds import PLAIN_TAGS as PLAIN_TAGS
-from bertjax.config.task_kinds import (
-    ClassificationConfig,
-    MultilabelConfig,
-    MultipleChoiceConfig,
-    QaConfig,
-    Seq2SeqTaskConfig,
-    TaskKind,
-    TokensConfig,
-    task_settings,
-)
-from bertjax.config.task_kinds import RegressionConfig as RegressionConfig
 from bertjax.errors import UserError, named
-
-MAX_SPECIAL_TOKENS = 4  # <s> A </s></s> B </s>
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig(Settings, group="task"):
-    """Settings of `bertjax finetune`: data, training and scoring (objective.name=task)."""
+    """Settings of `bertjax finetune`: data, training and scoring (objective.name=task).
+
+    Attributes:
+        spec: The `TaskKind` that `kind` names, with its settings; None, or another kind: with its defaults.
+    """
 
     kind: str = setting(
         "classification",
@@ -132,47 +124,17 @@ class TaskConfig(Settings, group="task"):
         help="Weights that are scored at the end and exported. best: by `checkpoint.best_metric`, by default accuracy, "
         "pearson or f1 on `eval` (load_best_model_at_end in transformers' Trainer).",
     )
-    settings: TaskKind | None = None
+    spec: Any = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.settings, self.spec):
-            object.__setattr__(self, "settings", self.spec())
+        kind = TASK_KINDS.load(self.kind)
+        if not isinstance(self.spec, kind):
+            object.__setattr__(self, "spec", kind())
         super().__post_init__()
 
-    @property
-    def spec(self) -> type[TaskKind]:
-        """Facts about the kind; `settings` is an instance of it."""
-        return TASK_KINDS.load(self.kind)
-
-    @property
-    def tokens(self) -> TokensConfig:
-        """Settings of `task.tokens`, the defaults for other kinds."""
-        return self.settings if isinstance(self.settings, TokensConfig) else TokensConfig()
-
-    @property
-    def classification(self) -> ClassificationConfig:
-        """Settings of `task.classification`, the defaults for other kinds."""
-        return self.settings if isinstance(self.settings, ClassificationConfig) else ClassificationConfig()
-
-    @property
-    def multilabel(self) -> MultilabelConfig:
-        """Settings of `task.multilabel`, the defaults for other kinds."""
-        return self.settings if isinstance(self.settings, MultilabelConfig) else MultilabelConfig()
-
-    @property
-    def multiple_choice(self) -> MultipleChoiceConfig:
-        """Settings of `task.multiple_choice`, the defaults for other kinds."""
-        return self.settings if isinstance(self.settings, MultipleChoiceConfig) else MultipleChoiceConfig()
-
-    @property
-    def qa(self) -> QaConfig:
-        """Settings of `task.qa`, the defaults for other kinds."""
-        return self.settings if isinstance(self.settings, QaConfig) else QaConfig()
-
-    @property
-    def seq2seq(self) -> Seq2SeqTaskConfig:
-        """Settings of `task.seq2seq`, the defaults for other kinds."""
-        return self.settings if isinstance(self.settings, Seq2SeqTaskConfig) else Seq2SeqTaskConfig()
+    @classmethod
+    def read(cls, reader: Reader) -> Self:
+        return cls(spec=reader(TASK_KINDS.load(reader.values["task.kind"])), **reader.fields_of(cls))
 
     @property
     def column_names(self) -> tuple[str, str]:
@@ -183,7 +145,7 @@ class TaskConfig(Settings, group="task"):
     @property
     def is_pair(self) -> bool:
         """True if a window holds two texts."""
-        return self.spec in (QaConfig, MultipleChoiceConfig) or self.pair_column is not None
+        return self.spec.is_pair or self.pair_column is not None
 
     def sources(self, split: str) -> tuple[Source, ...]:
         """Returns the parsed sources of `train` or `eval`."""
@@ -193,8 +155,7 @@ class TaskConfig(Settings, group="task"):
         self._check_sources()
         self._check_columns()
         self._check_labels()
-        if self.spec is QaConfig:
-            self._check_windows()
+        self.spec.check_task(self)
         if self.group_by_length and self.packing:
             raise UserError("task.group_by_length=true is for sequences of one example: set task.packing=false")
 
@@ -218,20 +179,9 @@ class TaskConfig(Settings, group="task"):
         for key, column in columns.items():
             if column is not None and not column.strip():
                 raise UserError(f"{named(f'task.{key}')} is blank: name a column, or set it to None")
-            if column is not None and self.spec is QaConfig:
-                key, kind = named(f"task.{key}"), named("task.kind", self.kind)
-                raise UserError(
-                    f"{key}={column!r}: the columns of {kind} have fixed names (id, question, context, answers); set "
-                    f"{key} to None"
-                )
-        if self.pair_column is not None and (
-            self.spec.has_targets or self.spec in (TokensConfig, MultipleChoiceConfig)
-        ):
+        if self.pair_column is not None and not self.spec.takes_pairs:
             key, kind = named("task.pair_column"), named("task.kind", self.kind)
             raise UserError(f"{key}={self.pair_column!r}: {kind} reads one text; set {key} to None")
-        if self.multilabel.label_columns and self.label_column is not None:
-            key = named("task.label_column")
-            raise UserError(f"task.multilabel.label_columns names the labels: set {key} to None")
         chosen = [column for column in columns.values() if column is not None]
         if len(set(chosen)) < len(chosen):
             first, second, third, last = (named(f"task.{key}") for key in columns)
@@ -249,30 +199,14 @@ class TaskConfig(Settings, group="task"):
             raise UserError(f"task.labels: task.kind={self.kind} has none; leave it empty")
         if len(set(self.labels)) < len(self.labels):
             raise UserError("task.labels names a label twice")
-        columns = self.multilabel.label_columns
-        if columns and self.labels and len(columns) != len(self.labels):
-            raise UserError(
-                f"task.labels names {len(self.labels)} labels, task.multilabel.label_columns {len(columns)} columns: "
-                "give one name per column, in their order"
-            )
-        if len(self.labels) == 1 and self.spec is not MultilabelConfig:
+        if len(self.labels) == 1 and not self.spec.many_labels:
             raise UserError("task.labels has one label: a task needs at least two")
         if any(label != label.strip() or not label for label in self.labels):
             raise UserError("task.labels: a label is blank, or has blanks around it")
-        if self.group_by_length and self.spec is MultipleChoiceConfig:
-            raise UserError("task.group_by_length sorts single texts: the choices of an example stay together")
         if self.export_checkpoint == "best" and not self.eval:
             raise UserError("task.export_checkpoint=best needs held-out scores: set task.eval, or choose last")
-
-    def _check_windows(self) -> None:
-        needed = self.qa.max_question_length + self.qa.doc_stride + MAX_SPECIAL_TOKENS
-        if self.max_length <= needed:
-            raise UserError(
-                f"{named('task.max_length', self.max_length)} leaves no tokens for the context: it must exceed "
-                f"task.qa.max_question_length + task.qa.doc_stride + {MAX_SPECIAL_TOKENS} special tokens = {needed}"
-            )
 
 
 def task_config(cfg: ConfigDict) -> TaskConfig:
     """Returns the settings of `task`, with those of its kind."""
-    return read_group(cfg, TaskConfig, settings=task_settings(cfg))
+    return Reader(values_of(cfg), cfg)(TaskConfig)

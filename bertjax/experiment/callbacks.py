@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment.build import Experiment
-from bertjax.finetuning.tasks import EvalResult
+from bertjax.tasks.evaluate import EvalResult
 from bertjax.training import loop
 from bertjax.training.run_context import RunContext
 from bertjax.training.state import TrainState

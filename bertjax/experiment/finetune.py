@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.extensions import TASK_KINDS
-from bertjax.config.fields import names_where
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import named
@@ -32,6 +31,7 @@ from bertjax.experiment.task import (
     read_task,
     require_task,
     resolve_config,
+    store_settings,
     task_batches,
 )
 from bertjax.experiment.task_feed import held_out_evaluator, held_out_metric_names, task_digests, task_feed
@@ -44,11 +44,11 @@ from bertjax.experiment.workdir import (
     require_same_run,
     write_config,
 )
-from bertjax.finetuning.batches import TaskBatches
-from bertjax.finetuning.evaluate import Tuner
 from bertjax.io.jsonl import read_log, to_line
 from bertjax.metrics import scores_line
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
+from bertjax.tasks.batches import TaskBatches
+from bertjax.tasks.evaluate import Tuner
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
@@ -182,9 +182,7 @@ def _log_test(path: Path, step: int, metrics: Mapping[str, float]) -> None:
 
 def _store_tuned(cfg: ConfigDict, config: TaskConfig) -> None:
     """Sets the keys of the kind of task to what was tuned."""
-    assert config.settings is not None
-    for name in names_where(type(config.settings), lambda each: each.key):
-        cfg.task[config.settings.group.rpartition(".")[2]][name] = getattr(config.settings, name)
+    store_settings(cfg, config.spec)
 
 
 def _restore_or_init(

@@ -92,13 +92,13 @@ def _task_facts(cfg: ConfigDict, labels: tuple[str, ...], num_examples: Mapping[
         "epochs": task.epochs,
         "batch_size": task.batch_size,
         "max_length": task.max_length,
-        "main_metric": task.spec.metric(task) if task.eval else None,
+        "main_metric": task.spec.metric if task.eval else None,
     }
 
 
 def _calibration(task: TaskConfig) -> str | None:
     """Returns the temperature that the exported scores are divided by, with its data; None for 1."""
-    settings = task.classification
+    settings = task.spec
     if settings.temperature == 1.0:
         return None
     data = f", fitted on {settings.tune_fraction:.0%} of the training examples" if settings.calibrate else ""

@@ -18,11 +18,10 @@ from bertjax.config.sources import parse_task_source
 from bertjax.config.suites import SuiteTask
 from bertjax.config.task import task_config
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.examples import ChoiceExamples, TextExamples
-from bertjax.finetuning.readers.labels import collect_labels
-from bertjax.finetuning.tasks import read_examples
 from bertjax.inference.text_files import JsonRecord, read_records
 from bertjax.io import atomic
+from bertjax.tasks.readers.examples import ChoiceExamples, TextExamples, read_examples
+from bertjax.tasks.readers.labels import collect_labels
 
 HELD_OUT = 0.1
 """Share of the training examples that points of a grid are compared on."""

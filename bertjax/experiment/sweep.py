@@ -28,10 +28,10 @@ from bertjax.experiment.pretrain import pretrain
 from bertjax.experiment.run import open_run
 from bertjax.experiment.task import Task, read_task, require_task, task_batches
 from bertjax.experiment.workdir import changed_keys, has_checkpoints, hold_workdir, read_config
-from bertjax.finetuning.batch_layout import choose_batch_sizes, choose_shapes
 from bertjax.io import atomic
 from bertjax.io.staging import stored_folder
 from bertjax.metrics import best_of
+from bertjax.tasks.batch_layout import choose_batch_sizes, choose_shapes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,10 @@ from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.defaults import base_config
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.encoder_decoder import START_TOKENS, EncoderDecoderConfig, encoder_decoder_config
-from bertjax.config.fields import PRESET, read_group, settings_of
+from bertjax.config.fields import PRESET, names_where, read_group, settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
-from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
+from bertjax.config.task import TaskConfig, task_config
 from bertjax.data.counter_rng import permutation
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_from_config import read_tokenizer, train_from_config
@@ -31,13 +31,13 @@ from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.task_teacher import add_scores, teacher_scores
 from bertjax.experiment.workdir import has_checkpoints, read_settings
-from bertjax.finetuning.batches import TaskBatches, sequence_lengths
-from bertjax.finetuning.features import TextData
-from bertjax.finetuning.readers.examples import Examples, TextExamples
-from bertjax.finetuning.tag_schemes import recognize_scheme
-from bertjax.finetuning.tasks import TaskData, make_features, read_examples, task_methods
 from bertjax.hf.inputs import require_readable
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
+from bertjax.tasks.base import TaskKind
+from bertjax.tasks.batches import TaskBatches, sequence_lengths
+from bertjax.tasks.evaluate import TaskData
+from bertjax.tasks.features import TextData
+from bertjax.tasks.readers.examples import Examples, TextExamples, read_examples
 from bertjax.training.sharding import local_sequences, make_mesh
 
 _LOGGED_LINES = 50  # reading metrics more often would wait for the device more often
@@ -149,18 +149,18 @@ def read_task(
     require_readable(model, config.max_length, "task.max_length")
     if has_targets:
         decoder = encoder_decoder_config(cfg).decoder if both is None else both.decoder
-        require_readable(decoder, config.seq2seq.max_target_length, "task.seq2seq.max_target_length")
+        require_readable(decoder, config.spec.max_target_length, "task.seq2seq.max_target_length")
     examples = read()
-    labels = task_methods(config.kind).collect_labels(config, examples)
+    labels = config.spec.collect_labels(config, examples)
     examples, for_tuning = _split_off(examples, config)
-    data = make_features(config, examples, tokenizer, labels, training=True)
+    data = config.spec.make_features(config, examples, tokenizer, labels, True)
     if config.teacher is not None:
         assert isinstance(data, TextData) and isinstance(examples, TextExamples)
         shape = len(examples), max(len(labels), 1)
         of_teacher = np.zeros(shape, np.float32) if dry_run else teacher_scores(config, examples, labels, workdir)
         data = add_scores(data, of_teacher)
     training = Split(examples, data)
-    tuning = None if for_tuning is None else Split(for_tuning, make_features(config, for_tuning, tokenizer, labels))
+    tuning = None if for_tuning is None else _split(config, for_tuning, tokenizer, labels)
     held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None
     test = read_held_out(cfg, config, tokenizer, labels, "test") if config.test else None
     return Task(config, tokenizer, model, both, labels, training, held_out, tuning, test, source)
@@ -168,7 +168,7 @@ def read_task(
 
 def _split_off(examples: Examples, config: TaskConfig) -> tuple[Examples, Examples | None]:
     """Returns the examples to train on and those to tune settings on, the same for every seed."""
-    fraction = config.settings.tuning_fraction if config.settings else 0.0
+    fraction = config.spec.tuning_fraction
     if not fraction:
         return examples, None
     assert isinstance(examples, TextExamples)
@@ -239,7 +239,11 @@ def read_held_out(
         UserError: an example cannot be read.
     """
     examples = read_examples(config, split, errors=cfg.data.encoding_errors)
-    return Split(examples, make_features(config, examples, tokenizer, labels))
+    return _split(config, examples, tokenizer, labels)
+
+
+def _split(config: TaskConfig, examples: Examples, tokenizer: Tokenizer, labels: Sequence[str]) -> Split:
+    return Split(examples, config.spec.make_features(config, examples, tokenizer, labels, False))
 
 
 def task_batches(
@@ -318,7 +322,7 @@ def _lengths(task: Task) -> tuple[int, ...]:
     Packed examples have the limits of the config, rounded up; others the length of the longest example.
     """
     if task.config.packing:
-        limits = (task.config.max_length, task.config.seq2seq.max_target_length)
+        limits = (task.config.max_length, task.config.spec.max_target_length)
         return tuple(-(-limit // 8) * 8 for limit in limits[: len(task.train.data.features.sides)])
     lengths = [sequence_lengths(split.data.features, None) for split in task.splits.values()]
     return tuple(map(max, zip(*lengths, strict=True)))
@@ -351,14 +355,19 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
             cfg[group].interval_steps = interval
     if cfg.train.log_interval_steps == default.train.log_interval_steps:
         cfg.train.log_interval_steps = -(-batches.num_steps // _LOGGED_LINES)
-    if spec is TokensConfig and recognize_scheme(task.labels, cfg.task.tokens.tag_scheme) == PLAIN_TAGS:
-        cfg.task.tokens.tag_scheme = PLAIN_TAGS
+    store_settings(cfg, spec.with_labels(task.labels))
     config = Config.read(cfg)
     cfg.checkpoint.best_metric = config.best_metric
     if cfg.task.unfreeze_epochs is not None:
         cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
     cfg.task.class_weights = class_weights(config.objective, task)
     return cfg
+
+
+def store_settings(cfg: ConfigDict, kind: TaskKind) -> None:
+    """Sets the keys of a kind of task to its values."""
+    for name in names_where(type(kind), lambda each: each.key):
+        cfg.task[kind.group.rpartition(".")[2]][name] = getattr(kind, name)
 
 
 def _store_network(group: ConfigDict, model: EncoderConfig) -> None:
@@ -372,7 +381,7 @@ def _store_network(group: ConfigDict, model: EncoderConfig) -> None:
 
 
 def class_weights(config: Any, task: Task) -> tuple[str, ...]:
-    """Returns class weights as numbers, which `TaskMethods.class_weights` makes of "balanced" and "sqrt".
+    """Returns class weights as numbers, which `TaskKind.class_weights` makes of "balanced" and "sqrt".
 
     Raises:
         UserError: a label has no training example.
@@ -380,13 +389,12 @@ def class_weights(config: Any, task: Task) -> tuple[str, ...]:
     if not config.class_weights or config.class_weights[0] not in ("balanced", "sqrt"):
         return tuple(config.class_weights)
     label_ids = task.train.data.features.labels[config.spec.label_array]
-    methods = task_methods(config.kind)
-    counts = methods.class_counts(label_ids, len(task.labels)).astype(np.float64)
+    counts = config.spec.class_counts(label_ids, len(task.labels)).astype(np.float64)
     absent = [label for label, count in zip(task.labels, counts, strict=True) if not count]
     if absent:
         raise UserError(
             f"task.class_weights={config.class_weights[0]}: no training example has the label {absent[0]!r}; give the "
             "weights in numbers"
         )
-    weights = methods.class_weights(config.class_weights[0], counts, len(label_ids))
+    weights = config.spec.class_weights(config.class_weights[0], counts, len(label_ids))
     return tuple(f"{weight:.6g}" for weight in weights)

@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.registry import import_subclass
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.task import Split, Task
-from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_lengths
-from bertjax.finetuning.evaluate import Evaluator, Tuner
-from bertjax.finetuning.features import Features
-from bertjax.finetuning.objective import TaskObjective
-from bertjax.finetuning.tasks import EvalResult
+from bertjax.tasks.batches import EvalBatches, TaskBatches, sequence_lengths
+from bertjax.tasks.evaluate import EvalResult, Evaluator, Tuner
+from bertjax.tasks.features import Features
+from bertjax.tasks.objective import TaskObjective
 from bertjax.training.sharding import local_sequences
 from bertjax.types import Params
 
@@ -71,9 +69,7 @@ def held_out_evaluator(
         on_scores: called with the detailed scores of every evaluation.
     """
     batches = _eval_batches(exp, config, tokenizer, split.data.features)
-    where = f"task.kind={config.kind}"
-    cls = import_subclass(config.spec.evaluator_class, Evaluator, where, ("__call__", "names"))
-    evaluator: Evaluator = cls(
+    evaluator: Evaluator = config.spec.evaluator(
         config, _of_labels(exp), exp.mesh, tokenizer, split.examples, split.data, batches, on_scores
     )
     return evaluator
@@ -87,7 +83,7 @@ def _of_labels(exp: build.Experiment) -> TaskObjective:
 def _eval_batches(exp: build.Experiment, config: TaskConfig, tokenizer: Tokenizer, features: Features) -> EvalBatches:
     lengths = list(sequence_lengths(features, None))
     if config.packing:
-        limits = (exp.cfg.data.seq_len, -(-config.seq2seq.max_target_length // 8) * 8)
+        limits = (exp.cfg.data.seq_len, -(-config.spec.max_target_length // 8) * 8)
         lengths = list(limits[: len(lengths)])
     else:
         lengths[0] = max(lengths[0], exp.cfg.data.seq_len)

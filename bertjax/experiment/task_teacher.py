@@ -14,11 +14,11 @@ from bertjax.errors import UserError, comma_list
 from bertjax.experiment.load import load_finetuned, require_model
 from bertjax.experiment.open_model import trained_task
 from bertjax.experiment.workdir import has_checkpoints
-from bertjax.finetuning.features import TextData
-from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.predict import Predictor, infer_task_kind, make_task_config
 from bertjax.io import atomic
+from bertjax.tasks.features import TextData
+from bertjax.tasks.readers.examples import TextExamples
 
 FILE = "teacher_scores.npy"
 """In the work directory: float32 [n, K], a row per training example, in the order of the labels of the task."""
@@ -78,7 +78,7 @@ def _scores(config: TaskConfig, examples: TextExamples, labels: Sequence[str]) -
     if not labels:
         return outputs.astype(np.float32)
     if trained is not None:
-        outputs = outputs / trained.classification.temperature  # an export holds it in its last layer
+        outputs = outputs / trained.spec.temperature  # an export holds it in its last layer
     theirs = list(model.config.labels)
     if sorted(theirs) != sorted(labels):
         raise UserError(

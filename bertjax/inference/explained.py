@@ -7,14 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bertjax.config.task import QaConfig, TokensConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list, named
-from bertjax.finetuning.features import TextData
-from bertjax.finetuning.qa_features import QaData, tokenize_contexts
-from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.templates import find_template
-from bertjax.finetuning.token_features import OUTSIDE, TokenData, encode_words
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling
@@ -32,6 +26,11 @@ from bertjax.inference.fill_mask import with_mask_token
 from bertjax.inference.mlm_inference import MaskMode, TokenBatch, masked_token_logits
 from bertjax.inference.predict import Predictions, Predictor
 from bertjax.inference.predict_inputs import PredictInputs
+from bertjax.tasks.features import TextData
+from bertjax.tasks.qa_features import QaData, tokenize_contexts
+from bertjax.tasks.readers.examples import QaExamples, TextExamples, WordExamples
+from bertjax.tasks.templates import find_template
+from bertjax.tasks.token_features import OUTSIDE, TokenData, encode_words
 
 Shorten = Callable[[], list[list[ScoredWindow]]]
 
@@ -68,11 +67,11 @@ def explain_task(
     Raises:
         UserError: an example does not fit into the model or has no words, or has no such target or word.
     """
-    spec = predictor.config.spec
-    if word is not None and spec is not TokensConfig:
+    form = predictor.config.spec.examples
+    if word is not None and form is not WordExamples:
         raise UserError(f"{named('word', word)}: only tags are explained word by word")
     predictions = predictor(inputs)
-    if spec is QaConfig:
+    if form is QaExamples:
         return [_answer(tokenizer, predictions, index, target) for index in range(len(inputs.ids))]
     if predictor.num_truncated:
         raise UserError(
@@ -82,7 +81,7 @@ def explain_task(
     ids = None if target is None or predictor.num_classes == 1 else _label(predictor, target)
     if predictor.num_classes == 1 and target is not None:
         raise UserError(f"{named('target', target)}: the model computes one number, which needs no target")
-    if spec is TokensConfig:
+    if form is WordExamples:
         return [_tag(tokenizer, inputs, predictions, index, ids, word) for index in range(len(inputs.ids))]
     return _classes(predictor, tokenizer, inputs, predictions, ids)
 

@@ -11,9 +11,9 @@ import numpy as np
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.words import token_spans
 from bertjax.errors import UserError
-from bertjax.finetuning.qa_features import tokenize_contexts
-from bertjax.finetuning.templates import TokenRanges, assemble_windows, find_template, range_begins
 from bertjax.inference.attributions import ScoredWindow
+from bertjax.tasks.qa_features import tokenize_contexts
+from bertjax.tasks.templates import TokenRanges, assemble_windows, find_template, range_begins
 
 
 class Word(NamedTuple):

@@ -12,10 +12,10 @@ from jaxtyping import Int
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.finetuning.batch_layout import next_power_of_two
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import MaskMode, choose_mask_mode, masked_token_logits
 from bertjax.inference.text_batches import TextEncoder
+from bertjax.tasks.batch_layout import next_power_of_two
 
 _SPELLINGS = re.compile(r"\[MASK\]|<mask>", re.IGNORECASE)
 _BATCH_SIZE = 32

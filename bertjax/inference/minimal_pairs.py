@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.sklearn_compat import require_same_length
+from bertjax.tasks.metrics.sklearn_compat import require_same_length
 
 
 @dataclasses.dataclass(frozen=True)

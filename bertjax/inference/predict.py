@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,23 +12,9 @@ import numpy as np
 
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.extensions import TASK_KINDS
-from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
-from bertjax.config.task_kinds import MultilabelConfig, Seq2SeqTaskConfig, TaskKind
+from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list, named
-from bertjax.finetuning.batches import InferenceBatches
-from bertjax.finetuning.evaluate import ForwardPass
-from bertjax.finetuning.features import TextData
-from bertjax.finetuning.methods import rounded, softmax
-from bertjax.finetuning.metrics.entities import find_entities
-from bertjax.finetuning.multiple_choice import ChoiceData, choice_records
-from bertjax.finetuning.objective import TaskObjective
-from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer, select_answers
-from bertjax.finetuning.qa_features import QaData
-from bertjax.finetuning.readers.examples import ChoiceExamples, Examples, QaExamples
-from bertjax.finetuning.tag_schemes import recognize_scheme
-from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, task_methods
-from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.cross_encoder import stored_activation
 from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
@@ -37,6 +22,18 @@ from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.generate import Generative, encoder_of
 from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, WordSpans
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
+from bertjax.tasks.base import TaskKind
+from bertjax.tasks.batches import InferenceBatches
+from bertjax.tasks.classification import Classification
+from bertjax.tasks.evaluate import EvalResult, ForwardPass, TaskData
+from bertjax.tasks.features import TextData
+from bertjax.tasks.multilabel import Multilabel
+from bertjax.tasks.objective import TaskObjective
+from bertjax.tasks.qa import QuestionAnswering
+from bertjax.tasks.readers.examples import Examples, QaExamples
+from bertjax.tasks.regression import Regression
+from bertjax.tasks.seq2seq import Seq2SeqTask
+from bertjax.tasks.token_features import TokenData
 from bertjax.training.sharding import make_mesh
 from bertjax.types import Batch
 
@@ -55,23 +52,22 @@ def infer_task_kind(model: Generative, requested: str | None = None) -> str:
     Raises:
         UserError: no kind or several kinds fit, or the requested one does not.
     """
-    heads = model.heads if isinstance(model, PretrainedModel) else (Seq2SeqTaskConfig.head,)
+    heads = model.heads if isinstance(model, PretrainedModel) else (Seq2SeqTask.head,)
     classifier = _classifier_kind(model)
     is_regression = encoder_of(model).num_labels == 1
     fitting = [
         name
         for name in TASK_KINDS.builtin
-        if (spec := TASK_KINDS[name]).head in heads
-        and (spec.head != ClassificationConfig.head or name == classifier.name)
+        if (spec := TASK_KINDS[name]).head in heads and (spec.head != Classification.head or name == classifier.name)
     ]
     if requested is not None:
         if TASK_KINDS.load(requested, f"{named('kind')} {requested}").head not in heads:
             raise UserError(f"{named('kind')} {requested}: the model has no such head (it has {comma_list(heads)})")
-        if requested == RegressionConfig.name and not is_regression:
+        if requested == Regression.name and not is_regression:
             raise UserError(
                 f"{named('kind')} regression: the head has {encoder_of(model).num_labels} labels, a number needs one"
             )
-        if requested == ClassificationConfig.name and classifier is MultilabelConfig:
+        if requested == Classification.name and classifier is Multilabel:
             raise UserError(f"{named('kind')} classification: the head has several labels per text; use multilabel")
         return requested
     if len(fitting) != 1:
@@ -88,9 +84,9 @@ def infer_task_kind(model: Generative, requested: str | None = None) -> str:
 def _classifier_kind(model: Generative) -> type[TaskKind]:
     """Returns the kind of task of a head for whole examples, as a pipeline of `transformers` reads it."""
     keys = model.config_keys if isinstance(model, PretrainedModel) else {}
-    if keys.get("problem_type") == MultilabelConfig().config_keys["problem_type"]:
-        return MultilabelConfig
-    return RegressionConfig if encoder_of(model).num_labels == 1 else ClassificationConfig
+    if keys.get("problem_type") == Multilabel().config_keys["problem_type"]:
+        return Multilabel
+    return Regression if encoder_of(model).num_labels == 1 else Classification
 
 
 def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = None, **overrides: Any) -> TaskConfig:
@@ -111,26 +107,26 @@ def make_task_config(model: Generative, kind: str, trained: TaskConfig | None = 
     require_readable(encoder_of(model), values.get("max_length"), "max_length")
     if trained is None or trained.kind != kind:
         trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)
-        values.setdefault("max_length", min(384 if kind == QaConfig.name else 512, limit or 512))
-        if kind == MultilabelConfig.name and isinstance(model, PretrainedModel):
-            values["settings"] = _with_stored_thresholds(model)
-    if kind == QaConfig.name:
-        qa = trained.qa if allow_no_answer is None else trained.qa.replace(allow_no_answer=allow_no_answer)
+        values.setdefault("max_length", min(384 if kind == QuestionAnswering.name else 512, limit or 512))
+        if kind == Multilabel.name and isinstance(model, PretrainedModel):
+            values["spec"] = _with_stored_thresholds(model)
+    if kind == QuestionAnswering.name:
+        qa = trained.spec if allow_no_answer is None else trained.spec.replace(allow_no_answer=allow_no_answer)
         if "max_length" in values:  # leaves tokens for the context, however short the windows
             stride, question = values["max_length"] // 3, values["max_length"] // 4
             qa = qa.replace(
                 doc_stride=min(qa.doc_stride, stride), max_question_length=min(qa.max_question_length, question)
             )
-        values["settings"] = qa
+        values["spec"] = qa
     unused = {"train": (PLACEHOLDER_SOURCE,), "eval": (), "labels": _distinct_labels(model, kind), "swap_pairs": False}
     return trained.replace(**unused, **values, export_checkpoint="last")
 
 
-def _with_stored_thresholds(model: PretrainedModel) -> MultilabelConfig:
+def _with_stored_thresholds(model: PretrainedModel) -> Multilabel:
     """Returns the settings of several labels with the thresholds of config.json, if it has some."""
-    stored = model.config_keys.get("thresholds", MultilabelConfig().thresholds)
+    stored = model.config_keys.get("thresholds", Multilabel().thresholds)
     try:
-        return MultilabelConfig(thresholds=tuple(stored))
+        return Multilabel(thresholds=tuple(stored))
     except (TypeError, UserError) as error:
         raise UserError(f"config.json: thresholds {stored!r} must be probabilities ({error})") from None
 
@@ -187,7 +183,9 @@ class Predictor:
         # With bi_data half of a batch would be read backwards.
         model_config = dataclasses.replace(model.config, bi_data=False)
         self.config, self.labels, self._tokenizer, self._top_k = config, model.config.labels, tokenizer, top_k
-        self._objective = TaskObjective(kind=config.kind).build({"model": model_config}, tokenizer.vocabulary())
+        self._objective = TaskObjective(kind=config.kind, spec=config.spec).build(
+            {"model": model_config}, tokenizer.vocabulary()
+        )
         self._params = {
             name: leaf
             for name, leaf in model.by_layer.items()
@@ -232,18 +230,13 @@ class Predictor:
     def __call__(self, inputs: PredictInputs) -> Predictions:
         """Returns the records of examples; raises `UserError` if one has no token or its label is unknown."""
         data = self._make_features(inputs.examples)
-        scores = self._scores(data)
-        if isinstance(data, TokenData):
-            result = self._tag_records(inputs, data, scores)
-        elif isinstance(data, QaData):
-            result = self._answer_records(data, scores)
-        elif isinstance(data, ChoiceData):
-            assert isinstance(inputs.examples, ChoiceExamples)
-            result = choice_records(inputs.examples, data, scores)
-        else:
-            scores = self._activation(scores)
-            result = task_methods(self.config.kind).records(self.config, scores, self.labels, self._top_k)
+        spec, scores = self.config.spec, self._scores(data)
+        scores = self._activation(scores) if spec.head == Classification.head else scores
+        result = spec.records(self.config, inputs.examples, data, scores, self.labels, self._top_k)
         records = [{"id": name, **record} for name, record in zip(inputs.ids, result, strict=True)]
+        for record, split in zip(records, inputs.split_texts, strict=True):
+            if split is not None:
+                _add_characters(record, *split)
         return Predictions(records, scores, data)
 
     def outputs(self, examples: Examples) -> np.ndarray:
@@ -252,21 +245,22 @@ class Predictor:
 
     def score(self, inputs: PredictInputs, predictions: Predictions) -> EvalResult:
         """Returns the metrics of examples that were read with their gold labels."""
-        methods = task_methods(self.config.kind)
-        return methods.compute_metrics(self.config, inputs.examples, predictions.data, predictions.scores, self.labels)
+        result: EvalResult = self.config.spec.compute_metrics(
+            self.config, inputs.examples, predictions.data, predictions.scores, self.labels
+        )
+        return result
 
     def _make_features(self, examples: Examples) -> TaskData:
-        if not isinstance(examples, QaExamples):
-            data = make_features(self.config, examples, self._tokenizer, self.labels)
-            if isinstance(data, TextData):
-                self.num_truncated += data.num_truncated
-            elif isinstance(data, TokenData):
-                self.num_truncated_words += int((data.first_token_of_word < 0).sum())
-            return data
-        if not self.config.qa.allow_no_answer and any(not each.texts for each in examples.answers or ()):
+        answers = examples.answers or () if isinstance(examples, QaExamples) else ()
+        if any(not each.texts for each in answers) and not self.config.spec.allow_no_answer:
             flag = named("allow_no_answer", True)
             raise UserError(f"a question has no gold answer; set {flag}, if the model knows such questions")
-        return make_features(self.config, examples, self._tokenizer)
+        data: TaskData = self.config.spec.make_features(self.config, examples, self._tokenizer, self.labels, False)
+        if isinstance(data, TextData):
+            self.num_truncated += data.num_truncated
+        elif isinstance(data, TokenData):
+            self.num_truncated_words += int((data.first_token_of_word < 0).sum())
+        return data
 
     def _scores(self, data: TaskData) -> np.ndarray:
         model = self._objective.model
@@ -285,39 +279,6 @@ class Predictor:
             raise UserError("the outputs of the model are not finite: its weights are broken, or its training diverged")
         return scores
 
-    def _tag_records(self, inputs: PredictInputs, data: TokenData, scores: np.ndarray) -> Iterator[Prediction]:
-        tags = data.predicted_tags(scores.argmax(axis=1))
-        is_read = data.first_token_of_word >= 0
-        best = np.zeros(len(is_read))
-        best[is_read] = softmax(scores[data.first_token_of_word[is_read]]).max(axis=1)
-        begins = data.word_offsets
-        are_entities = recognize_scheme(data.labels, self.config.tokens.tag_scheme) != PLAIN_TAGS
-        for index, (words, of_words, split) in enumerate(zip(data.words, tags, inputs.split_texts, strict=True)):
-            confidences = best[begins[index] : begins[index + 1]]
-            record: Prediction = {
-                "words": words,
-                "tags": of_words,
-                "tag_scores": [rounded(each) for each in confidences],
-            }
-            if are_entities:
-                record["entities"] = [
-                    {
-                        "entity": entity.kind,
-                        "text": " ".join(words[entity.first : entity.last + 1]),
-                        "first": entity.first,
-                        "last": entity.last,
-                        "score": rounded(confidences[entity.first : entity.last + 1].mean()),
-                    }
-                    for entity in find_entities(of_words)
-                ]
-            if split is not None:
-                _add_characters(record, *split)
-            yield record
-
-    def _answer_records(self, data: QaData, scores: np.ndarray) -> Iterator[Prediction]:
-        for index, answer in enumerate(select_answers(self.config, data, scores[:, 0], scores[:, 1])):
-            yield _answer_record(answer, data.examples.contexts[data.examples.context_of[index]], self._top_k or 5)
-
 
 def _add_characters(record: Prediction, text: str, split: WordSpans) -> None:
     """Adds the characters of words, and replaces the words of entities by characters, if a text was split here."""
@@ -325,31 +286,3 @@ def _add_characters(record: Prediction, text: str, split: WordSpans) -> None:
     for entity in record.get("entities", ()):
         begin, end = split.spans[entity.pop("first")][0], split.spans[entity.pop("last")][1]
         entity |= {"text": text[begin:end], "start": begin, "end": end}
-
-
-def _answer_record(answer: PredictedAnswer, context: str, top_k: int) -> Prediction:
-    best = next((span for span in answer.spans if span.text == answer.text), None)
-    record = _span_record(best, context) if best is not None else _no_answer(answer.text)
-    record["best"] = [_span_record(span, context) for span in answer.spans[:top_k]]
-    if answer.null_score_diff is not None:
-        is_finite = math.isfinite(answer.null_score_diff)
-        record["null_score_diff"] = _float32(answer.null_score_diff) if is_finite else None
-    return record
-
-
-def _no_answer(text: str) -> Prediction:
-    return {"answer": text, "start": None, "end": None, "score": None, "probability": None}
-
-
-def _span_record(span: AnswerSpan, context: str) -> Prediction:
-    """Returns the record of a span, with the characters of the answer without the blanks around it."""
-    record = _no_answer(span.text)
-    if span.text:
-        start = span.begin + context[span.begin : span.end].index(span.text)
-        record |= {"start": start, "end": start + len(span.text)}
-    return record | {"score": _float32(span.score), "probability": rounded(span.probability)}
-
-
-def _float32(value: float) -> float:
-    """Returns the shortest decimal number that is this float32."""
-    return float(str(np.float32(value)))

@@ -10,28 +10,9 @@ from typing import Any, NamedTuple
 from bertjax.compression import bare_name
 from bertjax.config.extensions import SOURCES, TASK_KINDS
 from bertjax.config.sources import is_task_source, parse_task_source
-from bertjax.config.task import MultipleChoiceConfig, QaConfig, TaskConfig, TokensConfig
+from bertjax.config.task import TaskConfig
 from bertjax.data.words import token_spans
 from bertjax.errors import UserError, named, shortened
-from bertjax.finetuning.readers.examples import (
-    ChoiceExamples,
-    Examples,
-    GoldAnswers,
-    QaExamples,
-    TextExamples,
-    WordExamples,
-)
-from bertjax.finetuning.readers.multiple_choice import (
-    NamedChoices,
-    field_choices,
-    joined_turns,
-    parse_answer,
-    parse_choices,
-)
-from bertjax.finetuning.readers.squad import read_answers
-from bertjax.finetuning.readers.tables import get_field, read_rows, with_text_column
-from bertjax.finetuning.readers.text_classification import class_label, score_number
-from bertjax.finetuning.tasks import read_examples, task_methods
 from bertjax.inference.text_files import (
     JsonRecord,
     is_jsonl,
@@ -41,6 +22,25 @@ from bertjax.inference.text_files import (
     require_input_text,
 )
 from bertjax.io.jsonl import STDIN
+from bertjax.tasks.multiple_choice import (
+    NamedChoices,
+    field_choices,
+    joined_turns,
+    parse_answer,
+    parse_choices,
+)
+from bertjax.tasks.qa import read_answers
+from bertjax.tasks.readers.examples import (
+    ChoiceExamples,
+    Examples,
+    GoldAnswers,
+    QaExamples,
+    TextExamples,
+    WordExamples,
+    read_examples,
+)
+from bertjax.tasks.readers.tables import get_field, read_rows, with_text_column
+from bertjax.tasks.readers.text_classification import class_label, score_number
 
 WINDOW = 8192
 """Number of examples that are in memory, and sorted by length, at a time."""
@@ -129,17 +129,17 @@ def to_record(value: Any, index: int, kind: str) -> JsonRecord:
     where = f"inputs[{index}]"
     if isinstance(value, Mapping):
         return JsonRecord(where, dict(value))
-    spec = TASK_KINDS[kind]
-    if isinstance(value, str) and spec is not QaConfig:
+    form = TASK_KINDS.load(kind).examples
+    if isinstance(value, str) and form is not QaExamples:
         return JsonRecord(where, {"text": value})
     if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(each, str) for each in value):
-        if spec is TokensConfig:
+        if form is WordExamples:
             return JsonRecord(where, {"words": list(value)})
         if len(value) == 2:
-            names = ("question", "context") if spec is QaConfig else ("text", "pair")
+            names = ("question", "context") if form is QaExamples else ("text", "pair")
             return JsonRecord(where, dict(zip(names, value, strict=True)))
     expected = (
-        "(question, context)" if spec is QaConfig else "a text or a list of words" if spec is TokensConfig else ""
+        "(question, context)" if form is QaExamples else "a text or a list of words" if form is WordExamples else ""
     )
     raise UserError(
         f"{where}: give {expected or 'a text or a pair of texts'}, or a dict of fields, not {shortened(value)}"
@@ -187,7 +187,7 @@ def _read_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
         return _read_stdin(config, gold)
     if is_jsonl(file):
         return _read_records(config, read_records(file), gold)
-    if config.spec is TokensConfig and not bare.endswith(".txt"):  # such as eng.testa, whose lines are words
+    if config.spec.examples is WordExamples and not bare.endswith(".txt"):  # such as eng.testa, whose lines are words
         raise UserError(
             f"{named('inputs')} {file}: name its format: conll:{file}, or rename it to .txt if a line is a text"
         )
@@ -206,7 +206,7 @@ def _read_stdin(config: TaskConfig, gold: bool) -> Iterator[_Example]:
 
 
 def _read_lines(config: TaskConfig, name: str, lines: Iterator[tuple[int, str]], gold: bool) -> Iterator[_Example]:
-    needed = {QaConfig: "questions with their contexts", MultipleChoiceConfig: "choices"}.get(config.spec, "")
+    needed = {QaExamples: "questions with their contexts", ChoiceExamples: "choices"}.get(config.spec.examples, "")
     missing = needed or ("two texts" if config.is_pair else "labels" if gold else "")
     if missing:
         raise UserError(f"{name}: lines of text hold no {missing}; give .jsonl (or .tsv where columns do)")
@@ -222,11 +222,11 @@ def _read_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool)
         if isinstance(name, dict | list):
             raise UserError(f"{record.location}: an id must be text or a number")
         label = _gold_field(config, record) if gold else None
-        if config.spec is QaConfig:
+        if config.spec.examples is QaExamples:
             yield _Example(record.location, name, record.text("question"), record.text("context"), gold=label)
-        elif config.spec is TokensConfig:
+        elif config.spec.examples is WordExamples:
             yield _read_words(config, record, name, label)
-        elif config.spec is MultipleChoiceConfig:
+        elif config.spec.examples is ChoiceExamples:
             yield _read_choices(config, record, name, label)
         else:
             field = _field(config.column_names[0], "text", record)
@@ -245,11 +245,11 @@ def _field(column: str | None, default: str, record: JsonRecord) -> str:
 
 
 def _gold_field(config: TaskConfig, record: JsonRecord) -> Any:
-    if flags := config.multilabel.label_columns:
+    if flags := config.spec.label_columns:
         return {
             name: get_field(record.values, name, "task.multilabel.label_columns", record.location) for name in flags
         }
-    default = {QaConfig: "answers", TokensConfig: "tags"}.get(config.spec, config.spec.columns[1])
+    default = {QaExamples: "answers", WordExamples: "tags"}.get(config.spec.examples, config.spec.columns[1])
     field = _field(config.label_column, default, record)
     if record.values.get(field) is None:
         raise UserError(
@@ -285,8 +285,8 @@ def _read_choices(config: TaskConfig, record: JsonRecord, name: Any, label: Any)
     field = _field(config.column_names[0], "context", record)
     values = {**record.values, field: joined_turns(record.values.get(field))}
     context = JsonRecord(record.location, values).text(field, named("text_column"))
-    column = _field(config.multiple_choice.question_column, "question", record)
-    needed = config.multiple_choice.question_column is not None
+    column = _field(config.spec.question_column, "question", record)
+    needed = config.spec.question_column is not None
     question = record.text(column) if needed or column in record.values else None
     gold = None if label is None else parse_answer(label, choices, record.location)
     return _Example(record.location, name, context, question, gold=gold, choices=choices)
@@ -295,7 +295,7 @@ def _read_choices(config: TaskConfig, record: JsonRecord, name: Any, label: Any)
 def _read_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example]:
     """Reads a source of finetuning, without labels unless `gold`."""
     source = parse_task_source(text, named("inputs"))
-    if config.spec is TokensConfig and source.kind in ("tsv", "csv") and not gold:
+    if config.spec.examples is WordExamples and source.kind in ("tsv", "csv") and not gold:
         columns = [("task.text_column", config.text_column or "text")]
         for location, values in read_rows(source, columns, config.header):
             yield _Example(location, None, values[0])
@@ -337,19 +337,19 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
     ids = [number if each.id is None else each.id for number, each in enumerate(items, first)]
     split: list[tuple[str, WordSpans] | None] = [None] * len(items)
     examples: Examples
-    if config.spec is QaConfig:
+    if config.spec.examples is QaExamples:
         contexts: dict[str, int] = {}
         context_of = [contexts.setdefault(each.second or "", len(contexts)) for each in items]
         answers = [_gold_answers(each) for each in items] if gold else None
         examples = QaExamples([each.first for each in items], list(contexts), context_of, answers, numbers, locations)
-    elif config.spec is MultipleChoiceConfig:
+    elif config.spec.examples is ChoiceExamples:
         has_questions = any(each.second is not None for each in items)
         questions = [each.second or "" for each in items] if has_questions else None
         choices = [each.choices.texts for each in items if each.choices is not None]
         contexts_of = [each.first for each in items]
         right = [each.gold for each in items] if gold else None
         examples = ChoiceExamples(contexts_of, questions, choices, right, numbers, locations)
-    elif config.spec is TokensConfig:
+    elif config.spec.examples is WordExamples:
         split = [(each.first, split_words(each.first)) if each.words is None else None for each in items]
         words = [each.words if parts is None else parts[1].words for each, parts in zip(items, split, strict=True)]
         tags = [[class_label(config, tag, each.location) for tag in each.gold] for each in items] if gold else None
@@ -358,8 +358,7 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
         pairs = [each.second or "" for each in items] if config.pair_column is not None else None
         examples = TextExamples([each.first for each in items], pairs, None, None, numbers, locations)
         if gold and (config.spec.has_classes or config.spec.has_targets):
-            label = task_methods(config.kind).label
-            examples.labels = [label(config, each.gold, each.location) for each in items]
+            examples.labels = [config.spec.label(config, each.gold, each.location) for each in items]
         elif gold:
             examples.scores = [score_number(each.gold, each.location) for each in items]
     return PredictInputs(examples, ids, split)

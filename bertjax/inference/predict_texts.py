@@ -6,13 +6,13 @@ from bertjax.config.generation import GenerationConfig
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import named
-from bertjax.finetuning.features import TextData
-from bertjax.finetuning.seq2seq_evaluation import TextGenerator
-from bertjax.finetuning.tasks import EvalResult, make_features, task_methods
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.inference.predict import Predictions
 from bertjax.inference.predict_inputs import PredictInputs
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
+from bertjax.tasks.evaluate import EvalResult
+from bertjax.tasks.features import TextData
+from bertjax.tasks.seq2seq_evaluation import TextGenerator
 
 _MAX_NEW_TOKENS = 128
 
@@ -43,14 +43,17 @@ class TextPredictor:
 
     def __call__(self, inputs: PredictInputs) -> Predictions:
         """Returns the records of examples; raises `UserError` if one has no token."""
-        data = make_features(self.config, inputs.examples, self._tokenizer)
+        data = self.config.spec.make_features(self.config, inputs.examples, self._tokenizer, (), False)
         assert isinstance(data, TextData)
         self.num_truncated += data.num_truncated
         texts, _ = self._generator(self._model.params, data.features, len(data.features))
-        records = [{"id": name, "text": text} for name, text in zip(inputs.ids, texts, strict=True)]
+        result = self.config.spec.records(self.config, inputs.examples, data, texts, (), None)
+        records = [{"id": name, **record} for name, record in zip(inputs.ids, result, strict=True)]
         return Predictions(records, texts, data)
 
     def score(self, inputs: PredictInputs, predictions: Predictions) -> EvalResult:
         """Returns the metrics of examples that were read with their targets."""
-        methods = task_methods(self.config.kind)
-        return methods.compute_metrics(self.config, inputs.examples, predictions.data, predictions.scores, ())
+        result: EvalResult = self.config.spec.compute_metrics(
+            self.config, inputs.examples, predictions.data, predictions.scores, ()
+        )
+        return result

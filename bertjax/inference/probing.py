@@ -15,15 +15,14 @@ import numpy as np
 
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.finetuning.batches import EvalBatches
-from bertjax.finetuning.features import TextData
-from bertjax.finetuning.metrics.sklearn_compat import sklearn_metrics
-from bertjax.finetuning.readers.examples import TextExamples, WordExamples
-from bertjax.finetuning.tasks import make_features
-from bertjax.finetuning.token_features import OUTSIDE, TokenData
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import drop_heads
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
+from bertjax.tasks.batches import EvalBatches
+from bertjax.tasks.features import TextData
+from bertjax.tasks.metrics.sklearn_compat import sklearn_metrics
+from bertjax.tasks.readers.examples import TextExamples, WordExamples
+from bertjax.tasks.token_features import OUTSIDE, TokenData
 
 Examples = TextExamples | WordExamples
 _NUM_LENGTHS = 4
@@ -87,7 +86,7 @@ class Probes:
         sizes = np.array([len(words) for words in examples.words]) if isinstance(examples, WordExamples) else 1
         before = np.cumsum(np.broadcast_to(sizes, len(examples))[order])
         chosen = examples.take(order[: int(np.searchsorted(before, most)) + 1].tolist())
-        data: Any = make_features(self._config, chosen, self._tokenizer, self._labels)
+        data: Any = self._config.spec.make_features(self._config, chosen, self._tokenizer, self._labels, False)
         if isinstance(data, TokenData):
             return self._word_states(data, most)
         return self._text_states(data)

@@ -20,7 +20,7 @@ from bertjax.compression import bare_name
 from bertjax.config.source_files import source_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.sklearn_compat import sklearn_metrics, warnings_ignored
+from bertjax.tasks.metrics.sklearn_compat import sklearn_metrics, warnings_ignored
 
 THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 """Confidences for which the agreement is listed, in addition to the requested one."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.regression import RegressionScores, regression_scores
-from bertjax.finetuning.metrics.sklearn_compat import require_same_length
+from bertjax.tasks.metrics.regression import RegressionScores, regression_scores
+from bertjax.tasks.metrics.sklearn_compat import require_same_length
 
 
 def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[float] | np.ndarray) -> RegressionScores:

@@ -11,9 +11,9 @@ from tokenizers import normalizers
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.finetuning.batch_layout import next_power_of_two
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import TokenBatch
+from bertjax.tasks.batch_layout import next_power_of_two
 
 TOKENS_PER_BATCH = 8192
 """Token slots of a batch, padding included."""

@@ -15,7 +15,6 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart
 from bertjax.experiment.model_card_facts import base_model, data_sources
-from bertjax.finetuning.tasks import EvalResult
 from bertjax.inference.pseudo_labels import read_label_summaries
 from bertjax.models.model import count_params
 from bertjax.report.callback import ReportCallback
@@ -23,6 +22,7 @@ from bertjax.report.probe_log import ProbeLog
 from bertjax.report.probes import ModelProbes, Probe, ProbeConfig, probe_memory
 from bertjax.report.render import render
 from bertjax.report.run_record import read_run
+from bertjax.tasks.evaluate import EvalResult
 from bertjax.training.flops import training_flops
 from bertjax.training.lr_finder import LrCurve
 from bertjax.types import Params

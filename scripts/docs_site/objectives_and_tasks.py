@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bertjax.config.objectives import OBJECTIVES
-from bertjax.config.task import TASK_KINDS
+from bertjax.config.extensions import OBJECTIVES, TASK_KINDS
 
 
 def objectives_and_tasks() -> str:

@@ -12,7 +12,7 @@ PROTOCOLS = {
     "Attention": ("bertjax.config.attention.AttentionConfig", "bertjax.models.attention.Attention"),
     "Families of Hugging Face folders": ("bertjax.hf.keymaps.family.Family", "bertjax.hf.keymap.KeyMap"),
     "Families of encoder-decoders": ("bertjax.hf.encoder_decoder.family.EncoderDecoderFamily",),
-    "Tasks": ("bertjax.config.task.TaskKind", "bertjax.finetuning.methods.TaskMethods"),
+    "Tasks": ("bertjax.tasks.base.TaskKind",),
     "Sources": ("bertjax.config.sources.SourceKind",),
     "Example formats": ("bertjax.data.formats.base.ExampleFormat",),
 }

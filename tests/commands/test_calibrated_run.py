@@ -13,8 +13,8 @@ import bertjax
 from bertjax.cli import main
 from bertjax.commands.evaluate import evaluate
 from bertjax.experiment.workdir import read_config
-from bertjax.finetuning.calibration import reliability
 from bertjax.report.run_record import read_run
+from bertjax.tasks.classification import reliability
 
 
 def write_texts(path: Path, count: int) -> list[str]:

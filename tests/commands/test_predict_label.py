@@ -21,9 +21,9 @@ import bertjax
 from bertjax.cli import main
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer_io import load_tokenizer
-from bertjax.finetuning.tasks import read_examples
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
+from bertjax.tasks.readers.examples import read_examples
 
 Capture = pytest.CaptureFixture[str]
 LABELS = ("animal", "thing")

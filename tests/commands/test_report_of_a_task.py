@@ -9,10 +9,10 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
-from bertjax.finetuning.metrics.classification import classification_scores
-from bertjax.finetuning.tasks import EvalResult
 from bertjax.report.run_record import read_run
 from bertjax.report.training_callbacks import ReportWriter, write_seed_scores
+from bertjax.tasks.evaluate import EvalResult
+from bertjax.tasks.metrics.classification import classification_scores
 
 CONFIG = """
 from bertjax.config.defaults import base_config

@@ -23,8 +23,8 @@ from bertjax.data.columns import read_columns
 from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import iter_documents, source_digest
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.tables import read_rows
-from bertjax.finetuning.tasks import read_examples
+from bertjax.tasks.readers.examples import read_examples
+from bertjax.tasks.readers.tables import read_rows
 
 
 def zstd(data: bytes) -> bytes:

@@ -29,7 +29,6 @@ def test_every_public_name_can_be_imported() -> None:
         "EncoderDecoderFamily",
         "TaskKind",
         "SourceKind",
-        "TaskMethods",
         "Attention",
     ):
         assert name in bertjax.extensions.__all__ and f"`{name}`" in PAGE

@@ -10,11 +10,11 @@ from parity.compare import random_params
 
 import bertjax
 from bertjax.config.model import EncoderConfig
-from bertjax.config.task import RegressionConfig
 from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.cross_encoder import stored_activation
 from bertjax.hf.save import save_pretrained
+from bertjax.tasks.regression import Regression
 
 torch = pytest.importorskip("torch")
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -31,7 +31,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes |= {"vocab_size": tokenizer.size, "max_position_embeddings": 32, "type_vocab_size": 1}
     config = EncoderConfig(labels=("LABEL_0",), **sizes)
     folder = tmp_path_factory.mktemp("cross") / "model"
-    facts = {"tokenizer": tokenizer.fitted(config), "config_keys": RegressionConfig().config_keys}
+    facts = {"tokenizer": tokenizer.fitted(config), "config_keys": Regression().config_keys}
     save_pretrained(folder, random_params(config, HEADS), config, heads=HEADS, **facts)
     return folder
 

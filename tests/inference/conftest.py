@@ -1,6 +1,6 @@
-"""Makes the helpers of tests/finetuning importable, whichever tests are collected."""
+"""Makes the helpers of tests/tasks importable, whichever tests are collected."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))

@@ -15,13 +15,14 @@ from parity.cases import Case
 from parity.compare import random_transformers_model
 from tokens_lab import sentences, trained
 
-from bertjax.config.task import QaConfig, TaskConfig
+from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
 from bertjax.errors import UserError
-from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer
 from bertjax.hf.pretrained import load_pretrained
-from bertjax.inference.predict import Predictor, _answer_record, infer_task_kind, make_task_config
+from bertjax.inference.predict import Predictor, infer_task_kind, make_task_config
 from bertjax.inference.predict_inputs import read_inputs, split_words
+from bertjax.tasks.qa import QuestionAnswering, _answer_record
+from bertjax.tasks.qa_answers import AnswerSpan, PredictedAnswer
 
 TEXTS = [*sentences(9, seed=5, longest=30), "The cat", "naïve 北京 cafés"]
 PAIRS = TEXTS[::-1]
@@ -196,7 +197,7 @@ def test_positions_of_an_answer_leave_out_the_spaces_around_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "trained", [None, TaskConfig("qa", ("jsonl:a",), max_length=384, settings=QaConfig(n_best_size=7))]
+    "trained", [None, TaskConfig("qa", ("jsonl:a",), max_length=384, spec=QuestionAnswering(n_best_size=7))]
 )
 def test_short_windows_leave_tokens_for_the_context(trained: TaskConfig | None, tmp_path: Path) -> None:
     write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))

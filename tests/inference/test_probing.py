@@ -21,8 +21,8 @@ from bertjax.cli import main
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.experiment.open_model import open_model
-from bertjax.finetuning.readers.examples import TextExamples, WordExamples
 from bertjax.inference.probing import ProbeData, Probes, control_labels, f1_without, join_seeds, probe, score_layers
+from bertjax.tasks.readers.examples import TextExamples, WordExamples
 
 TEXTS = ["the cat sat.", "a much longer text about cafés and 北京", "tea", "cats, dogs and curiously more dogs"]
 WORDS = ["tea", "cats", "dogs", "the", "café", "more"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +12,22 @@ import optax
 from scipy.special import softmax
 from sklearn.metrics import cohen_kappa_score
 
-from bertjax.extensions import EvalResult, Sum, TaskConfig, TaskMethods
+from bertjax.extensions import EvalResult, Sum, TaskConfig, TaskKind, setting
 
 
-class Ordinal(TaskMethods):
-    """Classes in the order of `task.labels`; by default that of numbers, or of the alphabet."""
+@dataclasses.dataclass(frozen=True)
+class Ordinal(TaskKind, group="task.ordinal"):
+    """Classes in an order, such as one to five stars, with soft labels (SORD, Diaz and Marathe, CVPR 2019)."""
+
+    name, title, head = "ordinal", "ordinal classification", "sequence_classification"
+    main_metric, label_array = "kappa", "class_labels"
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "kappa": ("-1 to 1", "Cohen's kappa with quadratic weights."),
+        "distance": ("classes", "Mean distance of the predicted class from the right one."),
+    }
+    has_classes = True
+
+    sharpness: float = setting(2.0, above=0.0, help="Soft labels are the softmax of -sharpness times the distance.")
 
     def make_features(
         self, config: TaskConfig, examples: Any, tokenizer: Any, labels: Sequence[str], training: bool
@@ -26,7 +37,7 @@ class Ordinal(TaskMethods):
             return data
         classes = data.features.labels["class_labels"]
         distances = np.abs(classes[:, None] - np.arange(len(labels)))
-        soft = softmax(-config.settings.sharpness * distances, axis=1).astype(np.float32)
+        soft = softmax(-self.sharpness * distances, axis=1).astype(np.float32)
         features = dataclasses.replace(data.features, labels={"class_labels": classes, "soft_labels": soft})
         return dataclasses.replace(data, features=features)
 
