@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from parity.compare import DIRECTIONS, EXACT, Measurement
 
-_HEADER = ("family", "classes", "cases", "read: states", "outputs", "written: states", "outputs", "agrees to")
+_HEADER = ("family", "classes", "cases", "read", "written", "agrees to")
 _DIFFERS = "DIFFERS"
 
 
@@ -39,7 +39,7 @@ def _cells(family: str, group: Sequence[Measurement]) -> tuple[str, ...]:
         family,
         _class_names([*dict.fromkeys(each.model_class for each in group)]),
         str(len({each.case for each in group})),
-        *(cell for direction in DIRECTIONS for cell in _largest(numbers, direction)),
+        *(_largest(numbers, direction) for direction in DIRECTIONS),
         f"{tolerance:.0e}" if all(each.agrees for each in group) else _DIFFERS,
     )
 
@@ -49,16 +49,10 @@ def _class_names(names: Sequence[str]) -> str:
     return ", ".join(re.sub(r"^.*?For(?=[A-Z])", "", name) for name in names)
 
 
-def _largest(numbers: Sequence[Measurement], direction: str) -> Iterator[str]:
-    """Yields the largest difference of hidden states and of outputs."""
-    # Quantities of a further call have its name as prefix: "memory: hidden_states[2]".
-    for of_layers in (True, False):
-        differences = [
-            each.max_abs_diff
-            for each in numbers
-            if each.direction == direction and ("hidden_states[" in each.quantity) == of_layers
-        ]
-        yield f"{max(differences):.1e}" if differences else ""
+def _largest(numbers: Sequence[Measurement], direction: str) -> str:
+    """Returns the largest difference of hidden states and outputs."""
+    differences = [each.max_abs_diff for each in numbers if each.direction == direction]
+    return f"{max(differences):.1e}" if differences else ""
 
 
 def render(measurements: Sequence[Measurement], versions: Mapping[str, str]) -> str:
