@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from parity.compare import DIRECTIONS, EXACT, Measurement
 
-_HEADER = ("family", "classes", "cases", "read", "written", "agrees to")
+_HEADER = ("family", "classes", "cases", "read", "written")
 _DIFFERS = "DIFFERS"
 
 
@@ -34,13 +34,11 @@ def _grouped(measurements: Iterable[Measurement], *fields: str) -> dict[tuple[st
 def _cells(family: str, group: Sequence[Measurement]) -> tuple[str, ...]:
     """Returns the classes, the number of cases and the worst of them; empty cells are about what is not compared."""
     numbers = [each for each in group if each.quantity not in EXACT]
-    tolerance = max((each.tolerance for each in numbers), default=0.0)
     return (
-        family,
+        family if all(each.agrees for each in group) else f"{family}: {_DIFFERS}",
         _class_names([*dict.fromkeys(each.model_class for each in group)]),
         str(len({each.case for each in group})),
         *(_largest(numbers, direction) for direction in DIRECTIONS),
-        f"{tolerance:.0e}" if all(each.agrees for each in group) else _DIFFERS,
     )
 
 
@@ -64,6 +62,7 @@ def render(measurements: Sequence[Measurement], versions: Mapping[str, str]) -> 
     """
     rows = table_rows(measurements)
     classes = _grouped(measurements, "family", "model_class").values()
+    tolerance = max((each.tolerance for each in measurements), default=0.0)
     agreeing = sum(all(each.agrees for each in group) for group in classes)
     misses = [each for each in measurements if not each.agrees]
     heading = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -77,7 +76,7 @@ def render(measurements: Sequence[Measurement], versions: Mapping[str, str]) -> 
         "hidden state and of the outputs (logits, pooled vectors), over all classes and cases of a family.",
         _WITHOUT_CLASS,
         _table([_HEADER, *rows]),
-        f"{agreeing} of {len(classes)} classes agree; {len(measurements)} quantities were compared.",
+        f"{agreeing} of {len(classes)} classes agree to {tolerance:.0e}; {len(measurements)} quantities were compared.",
     ]
     if misses:
         parts += ["## What does not agree", "\n".join(f"- {each.family}: {each}" for each in misses)]
