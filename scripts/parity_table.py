@@ -31,7 +31,7 @@ def parity(families: Sequence[str], out: Path | None) -> bool:
     cases = select_cases(families)
     versions = {"jax": jax.__version__, **library_versions(), "on": jax.devices()[0].device_kind}
     measurements = [each for case in cases for each in _measure(case)]
-    text = render(measurements, cases, versions)
+    text = render(measurements, versions)
     print(text, end="")
     if out is not None:
         try:

@@ -2,7 +2,7 @@
 
     python scripts/topology_table.py --out topology.jsonl                # all cells; finished ones are kept
     python scripts/topology_table.py --out topology.jsonl --only large   # cells whose name contains this
-    python scripts/topology_table.py --out topology.jsonl --table        # the Markdown of docs/performance.md
+    python scripts/topology_table.py --out topology.jsonl --table        # the Markdown of docs/ahead-of-time.md
 
 Needs libtpu (pip install 'bertjax[compile-tpu]'), not a TPU. A cell takes minutes on two cores and is written at once.
 """

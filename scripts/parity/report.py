@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
-from parity.cases import Case
 from parity.compare import DIRECTIONS, EXACT, Measurement
 
-_HEADER = (
-    *("family", "classes", "cases", "read: hidden states", "outputs", "written: hidden states", "outputs", "names"),
-    "agrees to",
-)
+_HEADER = ("family", "classes", "cases", "read", "written")
 _DIFFERS = "DIFFERS"
 
 
-_NEOBERT = (
-    "NeoBERT, for which `transformers` has no class, is not in the table: `tests/hf/test_neobert.py` compares it, to "
-    "2e-05, with the published architecture written down in PyTorch and with the names and shapes of the released "
-    "tensors, not with the released weights. So does `tests/hf/test_alibi_bert.py` with MosaicBERT, DNABERT-2 and Jina "
-    "v2, without the list of released tensors, and `tests/hf/test_published.py` with folders of authors' code."
+_WITHOUT_CLASS = (
+    "`transformers` has no class for NeoBERT, MosaicBERT, DNABERT-2, Jina v2 and other folders with code of their own: "
+    "`tests/hf/test_neobert.py`, `test_alibi_bert.py` and `test_published.py` compare them, to 2e-05, with the "
+    "published architectures written down in PyTorch, NeoBERT also with the names and shapes of the released tensors. "
+    "No released weights were compared."
 )
 
 
@@ -36,63 +33,53 @@ def _grouped(measurements: Iterable[Measurement], *fields: str) -> dict[tuple[st
 
 def _cells(family: str, group: Sequence[Measurement]) -> tuple[str, ...]:
     """Returns the classes, the number of cases and the worst of them; empty cells are about what is not compared."""
-    exact = [each for each in group if each.quantity in EXACT]
     numbers = [each for each in group if each.quantity not in EXACT]
-    names = ("same" if all(each.agrees for each in exact) else "differ") if exact else ""
-    tolerance = max((each.tolerance for each in numbers), default=0.0)
     return (
-        family,
-        ", ".join(dict.fromkeys(each.model_class for each in group)),
+        family if all(each.agrees for each in group) else f"{family}: {_DIFFERS}",
+        _class_names([*dict.fromkeys(each.model_class for each in group)]),
         str(len({each.case for each in group})),
-        *(cell for direction in DIRECTIONS for cell in _largest(numbers, direction)),
-        names,
-        f"{tolerance:.0e}" if all(each.agrees for each in group) else _DIFFERS,
+        *(_largest(numbers, direction) for direction in DIRECTIONS),
     )
 
 
-def _largest(numbers: Sequence[Measurement], direction: str) -> Iterator[str]:
-    """Yields the largest difference of hidden states and of outputs."""
-    # Quantities of a further call have its name as prefix: "memory: hidden_states[2]".
-    for of_layers in (True, False):
-        differences = [
-            each.max_abs_diff
-            for each in numbers
-            if each.direction == direction and ("hidden_states[" in each.quantity) == of_layers
-        ]
-        yield f"{max(differences):.1e}" if differences else ""
+def _class_names(names: Sequence[str]) -> str:
+    """Returns names of classes, separated by commas, without the family: `MaskedLM` for `BertForMaskedLM`."""
+    return ", ".join(re.sub(r"^.*?For(?=[A-Z])", "", name) for name in names)
 
 
-def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions: Mapping[str, str]) -> str:
+def _largest(numbers: Sequence[Measurement], direction: str) -> str:
+    """Returns the largest difference of hidden states and outputs."""
+    differences = [each.max_abs_diff for each in numbers if each.direction == direction]
+    return f"{max(differences):.1e}" if differences else ""
+
+
+def render(measurements: Sequence[Measurement], versions: Mapping[str, str]) -> str:
     """Returns the report in Markdown.
 
     Args:
         measurements: measurements of all cases.
-        cases: listed at the end.
         versions: versions of the compared libraries.
     """
     rows = table_rows(measurements)
     classes = _grouped(measurements, "family", "model_class").values()
+    tolerance = max((each.tolerance for each in measurements), default=0.0)
     agreeing = sum(all(each.agrees for each in group) for group in classes)
     misses = [each for each in measurements if not each.agrees]
     heading = ", ".join(f"{name} {version}" for name, version in versions.items())
     parts = [
         "# The same numbers as `transformers`",
         f"Made by `scripts/parity_table.py` with {heading}.",
-        "Random models of unusual sizes in float32, every parameter drawn at random, padded and unpadded rows. "
-        "*Read*: `transformers` saves a folder, `load_pretrained` reads it. *Written*: "
-        "`save_pretrained` writes a folder, `transformers` loads it without a missing, unexpected or misshapen tensor "
-        "and saves it again under the same names. The largest absolute difference is shown, of every hidden state and "
-        "of the outputs (logits, pooled vectors), over all classes and cases of a family.",
-        _NEOBERT,
+        "Random models of unusual sizes in float32, every parameter drawn at random, padded and unpadded rows; "
+        "`scripts/parity/families` has the cases. *Read*: `transformers` saves a folder, `load_pretrained` reads it. "
+        "*Written*: `save_pretrained` writes a folder, `transformers` loads it without a missing, unexpected or "
+        "misshapen tensor and saves it again under the same names. The largest absolute difference is shown, of every "
+        "hidden state and of the outputs (logits, pooled vectors), over all classes and cases of a family.",
+        _WITHOUT_CLASS,
         _table([_HEADER, *rows]),
-        f"{agreeing} of {len(classes)} classes agree; {len(measurements)} quantities were compared.",
+        f"{agreeing} of {len(classes)} classes agree to {tolerance:.0e}; {len(measurements)} quantities were compared.",
     ]
     if misses:
         parts += ["## What does not agree", "\n".join(f"- {each.family}: {each}" for each in misses)]
-    names: dict[str, list[str]] = {}
-    for case in cases:
-        names.setdefault(case.family, []).append(case.name)
-    parts += ["## The cases", "\n".join(f"- {family}: {'; '.join(each)}" for family, each in names.items())]
     return "\n\n".join(parts) + "\n"
 
 
