@@ -74,7 +74,7 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
     from bertjax.experiment.finetune import initial_state
     from bertjax.experiment.task import read_task, resolve_config, task_batches
     from bertjax.tasks.readers.examples import read_examples
-    from bertjax.tasks.seq2seq_evaluation import TextGenerator, float32_model
+    from bertjax.tasks.seq2seq import TextGenerator, float32_model
     from bertjax.training.sharding import put_batch
 
     values = {

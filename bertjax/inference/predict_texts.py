@@ -12,7 +12,7 @@ from bertjax.inference.predict_inputs import PredictInputs
 from bertjax.inference.text_batches import TOKENS_PER_BATCH
 from bertjax.tasks.evaluate import EvalResult
 from bertjax.tasks.features import TextData
-from bertjax.tasks.seq2seq_evaluation import TextGenerator
+from bertjax.tasks.seq2seq import TextGenerator
 
 _MAX_NEW_TOKENS = 128
 

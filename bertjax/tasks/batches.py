@@ -15,7 +15,7 @@ from bertjax.data.packing import best_fit
 from bertjax.data.pipeline import ALL_SEQUENCES, Prefetcher, ProcessShare, SequenceIndex, all_sequences
 from bertjax.errors import UserError
 from bertjax.tasks.batch_layout import choose_batch_sizes, choose_shapes, make_batch, pack_batches, pack_rows
-from bertjax.tasks.features import Features
+from bertjax.tasks.features import Features, require_token_ids
 from bertjax.types import Batch
 
 _LENGTH_MULTIPLE = 8  # sequences are as long as the longest window, rounded up to a multiple of this
@@ -383,23 +383,3 @@ def sequence_lengths(features: Features, seq_len: int | None, target_len: int | 
             )
         lengths.append(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE if limit is None else limit)
     return tuple(lengths)
-
-
-def require_token_ids(features: Features, vocab_size: int, name: str) -> None:
-    """Raises `UserError` for token ids outside the vocabulary, where JAX would silently read another row.
-
-    Args:
-        features: the windows.
-        vocab_size: size of the model's vocabulary.
-        name: name of the split, for the message.
-    """
-    for side in features.sides:
-        tokens = side.tokens
-        if not tokens.size or tokens.view(np.uint32).max() < vocab_size:  # as unsigned, negative numbers are large
-            continue
-        index = int(np.argmax(tokens.view(np.uint32) >= vocab_size))
-        window = int(np.searchsorted(side.offsets, index, side="right")) - 1
-        raise UserError(
-            f"task.{name}: example {int(features.example[window])} holds token id {int(tokens[index])}, but the model "
-            f"has {vocab_size} tokens; take tokenizer and weights of one model"
-        )

@@ -139,6 +139,26 @@ def require_tokens(offsets: np.ndarray, example: np.ndarray, locations: Sequence
         )
 
 
+def require_token_ids(features: Features, vocab_size: int, name: str) -> None:
+    """Raises `UserError` for token ids outside the vocabulary, where JAX would silently read another row.
+
+    Args:
+        features: the windows.
+        vocab_size: size of the model's vocabulary.
+        name: name of the split, for the message.
+    """
+    for side in features.sides:
+        tokens = side.tokens
+        if not tokens.size or tokens.view(np.uint32).max() < vocab_size:  # as unsigned, negative numbers are large
+            continue
+        index = int(np.argmax(tokens.view(np.uint32) >= vocab_size))
+        window = int(np.searchsorted(side.offsets, index, side="right")) - 1
+        raise UserError(
+            f"task.{name}: example {int(features.example[window])} holds token id {int(tokens[index])}, but the model "
+            f"has {vocab_size} tokens; take tokenizer and weights of one model"
+        )
+
+
 def truncation_note(count: int, total: int, reason: str, what: str = "examples") -> list[str]:
     """Returns the remark that items were truncated; [] if none were.
 

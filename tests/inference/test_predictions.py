@@ -203,9 +203,9 @@ def test_short_windows_leave_tokens_for_the_context(trained: TaskConfig | None, 
     write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
     model = load_pretrained(tmp_path)
     short, usual = make_task_config(model, "qa", trained, max_length=40), make_task_config(model, "qa", trained)
-    assert (short.max_length, short.qa.doc_stride, short.qa.max_question_length) == (40, 13, 10)
-    assert (usual.max_length, usual.qa.doc_stride, usual.qa.max_question_length) == (384, 128, 64)
-    assert usual.qa.n_best_size == short.qa.n_best_size == (7 if trained else 20)
+    assert (short.max_length, short.spec.doc_stride, short.spec.max_question_length) == (40, 13, 10)
+    assert (usual.max_length, usual.spec.doc_stride, usual.spec.max_question_length) == (384, 128, 64)
+    assert usual.spec.n_best_size == short.spec.n_best_size == (7 if trained else 20)
 
 
 def test_which_task_a_model_is_for(tmp_path: Path) -> None:

@@ -158,7 +158,8 @@ def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict
     Raises:
         UserError: The kind or the recipe is unknown.
     """
-    TASK_KINDS.load(kind, f"the kind {kind}")
+    require = TASK_KINDS.require_no_clash if kind in TASK_KINDS.builtin else TASK_KINDS.load  # imports none of ours
+    require(kind, f"the kind {kind}")
     require_one_of("the recipe", family, tuple(RECIPES))
     values: Values = dict(_OF_KIND.get(kind, {}))
     for name in (_AFTER.get(family), family):
