@@ -28,7 +28,7 @@ PACKAGES = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() 
 
 BASE = {"compression", "errors", "storage", "types", "metrics", "io"}
 CORE = {*BASE, "config", "models", "data", "checkpoint", "hf", "runtime"}
-TOOLS = {"report", "benchmark", "aot"}
+TOOLS = {"report", "tools"}
 
 # package -> what it may import; `bertjax` itself is the lazy root
 ARROWS: dict[str, set[str]] = {
@@ -49,9 +49,8 @@ ARROWS: dict[str, set[str]] = {
     "finetuning": {*BASE, "config", "models", "data", "objectives", "training"},
     "inference": {*CORE, "training", "finetuning"},
     "experiment": {*CORE, "objectives", "training", "finetuning", "inference"},
-    "aot": {*CORE, "objectives", "training", "finetuning", "experiment"},
     "report": {*CORE, "objectives", "training", "finetuning", "inference", "experiment"},
-    "benchmark": {*CORE, "objectives", "training", "finetuning", "experiment"},
+    "tools": {*CORE, "objectives", "training", "finetuning", "experiment"},
     "commands": {*CORE, *TOOLS, "objectives", "training", "finetuning", "inference", "experiment"},
 }
 ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "finetuning"}
