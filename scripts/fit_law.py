@@ -1,4 +1,4 @@
-"""Fits the law of `bertjax plan` to measured runs, and writes bertjax/benchmark/loss_law.json.
+"""Fits the law of `bertjax plan` to measured runs, and writes bertjax/tools/loss_law.json.
 
     python scripts/fit_law.py
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from bertjax.benchmark.loss_law import FILE, LossLaw
+from bertjax.tools.loss_law import FILE, LossLaw
 
 ROOT = Path(__file__).parents[1]
 POINTS = ROOT / "scripts" / "law_points.csv"
@@ -63,7 +63,7 @@ def main() -> None:
     sigma = float(np.hypot(np.std(shares(best, runs) - measured), SIGMA))
     print("E, A, alpha, B, beta, R*:", *np.exp(best).round(4), f"sigma {sigma:.4f}")
     values = {
-        "about": "written by scripts/fit_law.py; see bertjax/benchmark/loss_law.py",
+        "about": "written by scripts/fit_law.py; see bertjax/tools/loss_law.py",
         "tokens": [float(runs[:, 1].min()), float(runs[:, 1].max())],
         "parameters": [float(runs[:, 0].min()), float(runs[:, 0].max())],
         "samples": [[*map(lambda value: float(f"{value:.5g}"), np.exp(sample)), round(sigma, 5)] for sample in samples],

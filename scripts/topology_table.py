@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ["JAX_PLATFORMS"] = "cpu"  # nothing runs
 
-from bertjax.aot.compile import compile_step, estimate_step  # noqa: E402
-from bertjax.aot.report import step_metrics  # noqa: E402
-from bertjax.aot.topology import tpu_devices  # noqa: E402
 from bertjax.config.overrides import apply_overrides, load_config  # noqa: E402
 from bertjax.errors import UserError  # noqa: E402
 from bertjax.experiment.config import parse as check  # noqa: E402
+from bertjax.tools.compile_report import step_metrics  # noqa: E402
+from bertjax.tools.compile_step import compile_step, estimate_step  # noqa: E402
+from bertjax.tools.topology import tpu_devices  # noqa: E402
 
 TUNED = ("model.attention_dropout=0.0", "train.dropout_prng=rbg")
 """Splash attention drops no probabilities."""

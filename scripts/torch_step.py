@@ -16,11 +16,11 @@ import torch
 import transformers
 from ml_collections import ConfigDict
 
-from bertjax.benchmark.interleaved_timing import TimedRun, interleave
-from bertjax.benchmark.report import run_metrics
 from bertjax.config.model import encoder_config, float32_config
 from bertjax.experiment.config import read_objective
 from bertjax.hf.export_plan import plan_export
+from bertjax.tools.benchmark_report import run_metrics
+from bertjax.tools.interleaved_timing import TimedRun, interleave
 
 HEADS = {"bert": ("cls",), "modernbert": ("head", "decoder")}
 

@@ -28,7 +28,7 @@ PACKAGES = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() 
 
 BASE = {"compression", "errors", "storage", "types", "metrics", "io"}
 CORE = {*BASE, "config", "models", "data", "checkpoint", "hf", "runtime"}
-TOOLS = {"report", "benchmark", "aot"}
+TOOLS = {"report", "tools"}
 
 # package -> what it may import; `bertjax` itself is the lazy root
 ARROWS: dict[str, set[str]] = {
@@ -49,9 +49,8 @@ ARROWS: dict[str, set[str]] = {
     "tasks": {*BASE, "config", "models", "data", "objectives", "training"},
     "inference": {*CORE, "training", "tasks"},
     "experiment": {*CORE, "objectives", "training", "tasks", "inference"},
-    "aot": {*CORE, "objectives", "training", "tasks", "experiment"},
     "report": {*CORE, "objectives", "training", "tasks", "inference", "experiment"},
-    "benchmark": {*CORE, "objectives", "training", "tasks", "experiment"},
+    "tools": {*CORE, "objectives", "training", "tasks", "experiment"},
     "commands": {*CORE, *TOOLS, "objectives", "training", "tasks", "inference", "experiment"},
 }
 ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "tasks"}

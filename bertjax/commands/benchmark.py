@@ -13,14 +13,8 @@ from typing import Annotated, Any, Literal
 
 import jax
 
-from bertjax.benchmark.bertjax_runner import BertjaxRunner
-from bertjax.benchmark.inference import SIDES, Side, format_table, group_by_length, measure, sample_texts
-from bertjax.benchmark.interleaved_timing import TimedRun, interleave
-from bertjax.benchmark.memory import fit_batch
-from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_scopes, format_torch, torch_metrics
-from bertjax.benchmark.torch_baseline import BaselineConfig, fastest_trial
-from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.commands.arguments import Config, File, Flag, Model, Out, Overrides, as_list
+from bertjax.commands.inference_speed import SIDES, Side, format_table, group_by_length, measure, sample_texts
 from bertjax.commands.signatures import command
 from bertjax.config.model import float32_config
 from bertjax.data import from_config
@@ -47,6 +41,11 @@ from bertjax.models.mesh import target_platform
 from bertjax.objectives.clm import Clm
 from bertjax.objectives.mlm import Mlm
 from bertjax.runtime.platform import cpu_multiplies_bfloat16
+from bertjax.tools.benchmark_report import bertjax_metrics, format_bertjax, format_scopes, format_torch, torch_metrics
+from bertjax.tools.bertjax_runner import BertjaxRunner
+from bertjax.tools.interleaved_timing import TimedRun, interleave
+from bertjax.tools.measured_step import fit_batch
+from bertjax.tools.torch_baseline import BaselineConfig, TorchProcess, fastest_trial
 
 STEPS, TRACED_STEPS = 10, 3
 MAX_SECONDS = 150.0  # of all repeats

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import jax
 
-from bertjax.aot.compile import compile_step, estimate_step
-from bertjax.aot.report import format_metrics, step_metrics
-from bertjax.aot.topology import topology_devices, virtual_devices
 from bertjax.commands.arguments import Config, Flag, Out, Overrides
 from bertjax.commands.signatures import command
 from bertjax.errors import UserError, named
 from bertjax.experiment.config import command_config
 from bertjax.io.atomic import write_json
 from bertjax.io.output import Results, require_output
+from bertjax.tools.compile_report import format_metrics, step_metrics
+from bertjax.tools.compile_step import compile_step, estimate_step
+from bertjax.tools.topology import topology_devices, virtual_devices
 
 
 @command

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import jax
 
-from bertjax.benchmark.loss_law import Expected, read_law
-from bertjax.benchmark.plan import RECIPE, Plan, PlannedRun, make_plan
 from bertjax.commands.arguments import Flag, Out
 from bertjax.commands.signatures import command
 from bertjax.errors import UserError, named
 from bertjax.io.output import Results, open_output, require_output
 from bertjax.io.stderr import note
 from bertjax.io.units import format_bytes, format_count
+from bertjax.tools.loss_law import Expected, read_law
+from bertjax.tools.plan import RECIPE, Plan, PlannedRun, make_plan
 
 _TOKEN_BYTES = 2  # of the cached text, with vocabularies below 65,536
 _STATES = 3  # checkpoints that are drawn

@@ -163,10 +163,10 @@ def train_minutes(config: Config, overrides: Mapping[str, Any], workdir: Path, m
     check_start(cfg, workdir)
     if find_process_info(read_group(cfg, DistributedConfig)) is not None:
         raise UserError(f"{named('minutes')} measures one process: set config.train.num_steps instead")
-    from bertjax.benchmark import plan as planning
-    from bertjax.benchmark import time_budget
     from bertjax.commands.plan import describe_plan
     from bertjax.report.training_callbacks import ReportWriter
+    from bertjax.tools import plan as planning
+    from bertjax.tools import time_budget
 
     time_budget.require_one_length(cfg)
     budget = time_budget.TimeBudget.read(workdir)

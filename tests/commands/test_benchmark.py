@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
-from bertjax.benchmark import memory
 from bertjax.config.defaults import base_config
 from bertjax.runtime.platform import cpu_multiplies_bfloat16
+from bertjax.tools import measured_step
 
 QUICK = ("--repeats", "2", "--steps", "3", "--warmup", "1")
 
@@ -58,19 +58,19 @@ def test_a_batch_that_does_not_fit_is_halved(
 ) -> None:
     cfg = base_config()
     cfg.model.preset, cfg.train.batch_size, cfg.data.seq_len = "bert-tiny", 256, 512
-    needed = memory.step_bytes(memory.encoder_config(cfg), 30_522, 256 * 512)
+    needed = measured_step.step_bytes(measured_step.encoder_config(cfg), 30_522, 256 * 512)
     assert 256 * 512 * 30_522 * 12 < needed < 1.5 * 256 * 512 * 30_522 * 12  # the logits are most of it
-    monkeypatch.setattr(memory, "_SECONDS", 1e9)
+    monkeypatch.setattr(measured_step, "_COMPARED_SECONDS", 1e9)
     for available, size in ((None, 256), (2 * needed, 256), (needed, 128), (needed // 3, 32), (1, 8)):
         cfg.train.batch_size = 256
-        monkeypatch.setattr(memory, "available_bytes", lambda available=available: available)
-        memory.fit_batch(cfg, 30_522, devices=8)
+        monkeypatch.setattr(measured_step, "available_bytes", lambda available=available: available)
+        measured_step.fit_batch(cfg, 30_522, devices=8)
         assert cfg.train.batch_size == size
         assert (f"train.batch_size={size} instead of 256" in capsys.readouterr().err) == (size < 256)
     monkeypatch.undo()
-    monkeypatch.setattr(memory.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(measured_step.os, "cpu_count", lambda: 2)
     cfg.train.batch_size = 256
-    memory.fit_batch(cfg, 30_522, devices=8)
+    measured_step.fit_batch(cfg, 30_522, devices=8)
     assert cfg.train.batch_size == 8 and "a step of transformers would take about 87 s" in capsys.readouterr().err
 
 

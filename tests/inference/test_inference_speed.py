@@ -13,8 +13,8 @@ import pytest
 from test_predictions import write_folder
 
 from bertjax import cli
-from bertjax.benchmark import inference
-from bertjax.benchmark.inference import Side, format_table, group_by_length, measure, sample_texts
+from bertjax.commands import inference_speed
+from bertjax.commands.inference_speed import Side, format_table, group_by_length, measure, sample_texts
 
 
 class Constant:
@@ -58,7 +58,7 @@ def test_a_side_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "texts.json").write_text(json.dumps(["a", "b"]))
     with contextlib.closing(Side("bertjax", tmp_path / "none", "embed", tmp_path / "texts.json")) as side:
         assert "no" in side.error and side.seconds([0], together=True) == []
-    monkeypatch.setattr(inference, "_COMMAND", "raise SystemExit(3)")
+    monkeypatch.setattr(inference_speed, "_COMMAND", "raise SystemExit(3)")
     with contextlib.closing(Side("bertjax", tmp_path, "embed", tmp_path / "texts.json")) as side:
         assert side.error == "its process ended (exit code 3)"
 
@@ -86,7 +86,7 @@ def test_all_sides_read_the_same_texts(
     head: str, task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = ("transformers, compiled", "onnxruntime int8")
-    sides = {name: side for name, side in inference.SIDES.items() if name not in slow}
+    sides = {name: side for name, side in inference_speed.SIDES.items() if name not in slow}
     monkeypatch.setattr(importlib.import_module("bertjax.commands.benchmark"), "SIDES", sides)
     write_folder(tmp_path / "model", head, ("no", "yes", "maybe"))
     (tmp_path / "texts.txt").write_text("".join(f"tea {'and coffee ' * (n % 20)}\n\n" for n in range(64)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertjax.runtime.scopes import StepScope, scope_of, scopes_by_instruction
+from bertjax.tools.hlo import StepScope, scope_of, scopes_by_instruction
 
 
 @pytest.mark.parametrize(

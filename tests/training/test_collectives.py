@@ -13,11 +13,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from bertjax.aot.collectives import Collective
-from bertjax.aot.compile import CompiledStep, compile_step
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.experiment.config import parse as check
 from bertjax.io.tree_paths import flatten_tree
+from bertjax.tools.collectives import Collective
+from bertjax.tools.compile_step import CompiledStep, compile_step
 from bertjax.training.flops import bytes_per_device
 from bertjax.training.sharding import state_shardings
 

@@ -47,7 +47,7 @@ class KernelProgram(NamedTuple):
 
 
 def kernel_name(settings: KernelSettings, kernel: Callable) -> str:
-    """Returns the name by which profiles and `aot.roofline` know a kernel."""
+    """Returns the name by which profiles and `tools.roofline` know a kernel."""
     family = {(): "", ("c2p",): "relative_"}.get(settings.terms, "disentangled_")
     return f"{family}attention_{kernel.__name__}" + (f"_window{settings.window}" if settings.window else "")
 

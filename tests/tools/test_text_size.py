@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.benchmark import text_size as module
-from bertjax.benchmark.text_size import SECTION, TextSize, measure_text
 from bertjax.config.sources import parse_source
 from bertjax.errors import UserError
+from bertjax.tools import measured_step as module
+from bertjax.tools.measured_step import SECTION, TextSize, measure_text
 
 DOCUMENTS = [f"Document {number}.\n" + "words and Wörter 字 " * (number % 7) for number in range(200)]
 

@@ -11,11 +11,11 @@ import pytest
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax.benchmark import plan
-from bertjax.benchmark.measured_step import MeasuredStep
-from bertjax.benchmark.time_budget import TimeBudget, new_budget, require_one_length, require_one_phase
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
+from bertjax.tools import plan
+from bertjax.tools.measured_step import MeasuredStep
+from bertjax.tools.time_budget import TimeBudget, new_budget, require_one_length, require_one_phase
 
 BUDGET = TimeBudget(10, None, {}, num_steps=1000, warmup_steps=50, interval=50)
 

@@ -8,13 +8,13 @@ from collections import Counter
 import jax
 import pytest
 
-from bertjax.aot.collectives import Collective
-from bertjax.aot.compile import custom_calls, estimated_cycles
-from bertjax.aot.report import ATTENTION_RATE, attention_seconds, collective_seconds
-from bertjax.aot.topology import CHIPS, parse_topology, tpu_devices, virtual_devices
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.runtime.hlo import parse_hlo
+from bertjax.tools.collectives import Collective
+from bertjax.tools.compile_report import ATTENTION_RATE, attention_seconds, collective_seconds
+from bertjax.tools.compile_step import custom_calls, estimated_cycles
+from bertjax.tools.hlo import parse_hlo
+from bertjax.tools.topology import CHIPS, parse_topology, tpu_devices, virtual_devices
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bertjax.aot.collectives import Collective, find_collectives, totals_by_kind
-from bertjax.runtime.hlo import array_bytes, array_shapes, execution_counts, parse_hlo
+from bertjax.tools.collectives import Collective, find_collectives, totals_by_kind
+from bertjax.tools.hlo import array_bytes, array_shapes, execution_counts, parse_hlo
 
 LOOPS = """
 HloModule jit_step, is_scheduled=true

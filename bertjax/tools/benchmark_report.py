@@ -8,13 +8,12 @@ from typing import Any
 
 import jax
 
-from bertjax.benchmark.bertjax_runner import BertjaxRunner
-from bertjax.benchmark.interleaved_timing import TimedRun, median_range, speed_ratios
-from bertjax.benchmark.torch_baseline import TrialResult
-from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.experiment.abstract_inputs import format_step, step_settings
 from bertjax.io.units import format_bytes, format_seconds
-from bertjax.runtime.scopes import DIRECTIONS, StepScope
+from bertjax.tools.bertjax_runner import BertjaxRunner
+from bertjax.tools.hlo import DIRECTIONS, StepScope
+from bertjax.tools.interleaved_timing import TimedRun, median_range, speed_ratios
+from bertjax.tools.torch_baseline import TorchProcess, TrialResult
 from bertjax.training.flops import FLOPS_FORMULA, peak_flops, training_flops
 
 

@@ -14,16 +14,21 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from bertjax.benchmark.loss_law import Expected, LossLaw, read_law
-from bertjax.benchmark.measured_step import EVALUATION_SHARE, MeasuredStep, measure_step
-from bertjax.benchmark.memory import available_bytes
-from bertjax.benchmark.text_size import TextSize, measure_text
 from bertjax.config import inputs
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.overrides import set_values
 from bertjax.errors import UserError, named
 from bertjax.experiment.config import load_config
 from bertjax.io.units import format_bytes
+from bertjax.tools.loss_law import Expected, LossLaw, read_law
+from bertjax.tools.measured_step import (
+    EVALUATION_SHARE,
+    MeasuredStep,
+    TextSize,
+    available_bytes,
+    measure_step,
+    measure_text,
+)
 
 RECIPE = "bertjax"
 SIZES = ("nano", "micro", "mini", "small", "base")

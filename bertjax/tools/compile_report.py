@@ -8,10 +8,13 @@ from typing import Any
 
 import jax
 
-from bertjax.aot.collectives import Collective, totals_by_kind
-from bertjax.aot.compile import CompiledStep, StepEstimate
-from bertjax.aot.gpu import GpuSpec, gpu_spec
-from bertjax.aot.roofline import (
+from bertjax.config.model import EncoderConfig
+from bertjax.experiment.abstract_inputs import format_step, step_settings
+from bertjax.io.units import format_bytes, format_seconds
+from bertjax.tools.collectives import Collective, totals_by_kind
+from bertjax.tools.compile_step import CompiledStep, StepEstimate
+from bertjax.tools.hlo import parse_hlo
+from bertjax.tools.roofline import (
     ATTENTION_SHARE,
     MATMUL_SHARE,
     kernel_totals,
@@ -19,11 +22,7 @@ from bertjax.aot.roofline import (
     kernels_by_scope,
     matmuls_by_type,
 )
-from bertjax.aot.topology import ChipSpec, chip_spec
-from bertjax.config.model import EncoderConfig
-from bertjax.experiment.abstract_inputs import format_step, step_settings
-from bertjax.io.units import format_bytes, format_seconds
-from bertjax.runtime.hlo import parse_hlo
+from bertjax.tools.topology import ChipSpec, GpuSpec, chip_spec, gpu_spec
 from bertjax.training.flops import FLOPS_FORMULA, peak_flops, training_flops
 
 ATTENTION_RATE = 0.4

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.benchmark.loss_law import FILE, LossLaw, read_law, saturate
+from bertjax.tools.loss_law import FILE, LossLaw, read_law, saturate
 
 
 @pytest.fixture

@@ -8,10 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bertjax.aot.gpu import GpuSpec
 from bertjax.models.pallas.blocks import BLOCKS
-from bertjax.runtime.hlo import Instruction, Program, array_bytes, array_shapes, execution_counts
-from bertjax.runtime.scopes import StepScope, most_common_op_name, scope_of
+from bertjax.tools.hlo import (
+    Instruction,
+    Program,
+    StepScope,
+    array_bytes,
+    array_shapes,
+    execution_counts,
+    most_common_op_name,
+    scope_of,
+)
+from bertjax.tools.topology import GpuSpec
 
 MATMUL_SHARE = 0.7
 """Share of the peak that matrix multiplications are assumed to reach."""

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.benchmark.bertjax_runner import split_examples
-from bertjax.benchmark.interleaved_timing import TimedRun, interleave, median_range, speed_ratios
-from bertjax.benchmark.report import format_scopes, format_torch
-from bertjax.benchmark.torch_baseline import BaselineConfig, RunMode, TorchBaseline
-from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.errors import UserError
-from bertjax.runtime.scopes import StepScope
+from bertjax.tools.benchmark_report import format_scopes, format_torch
+from bertjax.tools.bertjax_runner import split_examples
+from bertjax.tools.hlo import StepScope
+from bertjax.tools.interleaved_timing import TimedRun, interleave, median_range, speed_ratios
+from bertjax.tools.torch_baseline import BaselineConfig, RunMode, TorchBaseline, TorchProcess
 
 
 class Logged:

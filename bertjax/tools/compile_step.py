@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from bertjax.aot import gpu
-from bertjax.aot.collectives import Collective, find_collectives
-from bertjax.aot.topology import chip_spec
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_class, require_pretraining
@@ -23,7 +20,10 @@ from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, find_vocabulary, placeholder_vocabulary
 from bertjax.runtime import platform
-from bertjax.runtime.hlo import Program, execution_counts, parse_hlo
+from bertjax.tools import topology
+from bertjax.tools.collectives import Collective, find_collectives
+from bertjax.tools.hlo import Program, execution_counts, parse_hlo
+from bertjax.tools.topology import chip_spec
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _NUMBER = re.compile(r"\.\d+$")
@@ -33,7 +33,7 @@ _OUT_OF_MEMORY = re.compile(r"Ran out of memory.*")
 _NO_CYCLES = 2**62  # TPU v5p and v6e give INT64_MAX where they have no estimate
 _COMPILER_OPTIONS = {
     "cpu": {"xla_backend_optimization_level": 0},  # code that a CPU never runs; collectives stay the same
-    "gpu": gpu.COMPILER_OPTIONS,
+    "gpu": topology.COMPILER_OPTIONS,
 }
 
 
@@ -66,7 +66,7 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
 
     Args:
         cfg: a checked config.
-        devices: devices of `aot.topology`, or real ones.
+        devices: devices of `tools.topology`, or real ones.
 
     Raises:
         UserError: the step does not fit the devices' memory, or the objective needs a model from the disk.

@@ -15,7 +15,6 @@ from typing import Any, Self
 
 from ml_collections import ConfigDict
 
-from bertjax.benchmark.measured_step import MeasuredStep
 from bertjax.config import inputs
 from bertjax.config.overrides import set_values
 from bertjax.config.phases import list_phases
@@ -26,6 +25,7 @@ from bertjax.hf.safe_files import read_json
 from bertjax.io import atomic
 from bertjax.runtime.process_group import ProcessGroup
 from bertjax.tasks.evaluate import EvalResult
+from bertjax.tools.measured_step import MeasuredStep
 from bertjax.types import Params
 
 FILE = "budget.json"

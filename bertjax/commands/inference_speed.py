@@ -39,10 +39,12 @@ Read = Callable[[Sequence[str]], Any]
 
 
 def _bertjax(folder: Path, task: str) -> Read:
-    import bertjax
+    from bertjax.commands.embed import embed
+    from bertjax.commands.predict import predict
+    from bertjax.experiment.open_model import load_pretrained
 
-    model = bertjax.load_pretrained(folder)
-    return lambda texts: getattr(bertjax, task)(model, list(texts))
+    model, run = load_pretrained(folder), embed if task == "embed" else predict
+    return lambda texts: run(model, list(texts))  # type: ignore[operator]
 
 
 def _transformers(folder: Path, task: str, compiled: bool = False) -> Read:
@@ -67,11 +69,11 @@ def _onnx(folder: Path, task: str, dtype: str) -> Read:
     import onnxruntime
     import transformers
 
-    import bertjax
+    from bertjax.commands.export import export
 
     with tempfile.TemporaryDirectory() as name:
         graph = Path(name) / "onnx"
-        bertjax.export(model=folder, out=graph, onnx=True, dtype=dtype)  # type: ignore[arg-type]
+        export(model=folder, out=graph, onnx=True, dtype=dtype)  # type: ignore[arg-type]
         tokenizer = transformers.AutoTokenizer.from_pretrained(graph)
         session = onnxruntime.InferenceSession((graph / "model.onnx").read_bytes(), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]

@@ -1,7 +1,7 @@
 """Training steps as they are lowered for GPUs and TPUs: kernels, float32 matmuls, arrays of scores, donated state.
 
 `lowered_programs.json` has the facts of every recipe and platform. A change of a program changes them; look at the
-difference, and write them again: `python tests/aot/test_lowered_programs.py`. No device or compiler for one is needed.
+difference, and write them again: `python tests/tools/test_lowered_programs.py`. It needs no device or compiler for one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.runtime.hlo import Instruction, array_bytes, array_shapes, execution_counts, parse_hlo
+from bertjax.tools.hlo import Instruction, array_bytes, array_shapes, execution_counts, parse_hlo
 
 KINDS = (
     "all-reduce",

@@ -11,13 +11,19 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from bertjax.aot.gpu import GPUS, gpu_devices, gpu_spec, is_gpu, target_config
-from bertjax.aot.roofline import ATTENTION_SHARE, LAUNCH_SECONDS, MATMUL_SHARE, kernel_totals, kernels, matmuls_by_type
-from bertjax.aot.topology import topology_devices
 from bertjax.cli import main
 from bertjax.errors import UserError
 from bertjax.models.mesh import target_platform
-from bertjax.runtime.hlo import parse_hlo
+from bertjax.tools.hlo import parse_hlo
+from bertjax.tools.roofline import (
+    ATTENTION_SHARE,
+    LAUNCH_SECONDS,
+    MATMUL_SHARE,
+    kernel_totals,
+    kernels,
+    matmuls_by_type,
+)
+from bertjax.tools.topology import GPUS, gpu_devices, gpu_spec, is_gpu, target_config, topology_devices
 
 GPU, PEAK = GPUS["h100"], 989e12
 HAS_PLUGIN = importlib.util.find_spec("jax_plugins") is not None and any(

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.benchmark import plan as module
-from bertjax.benchmark.loss_law import LossLaw
-from bertjax.benchmark.measured_step import MeasuredStep
-from bertjax.benchmark.plan import Plan, batch_size, make_plan
-from bertjax.benchmark.text_size import TextSize
 from bertjax.commands.plan import config_file, describe_plan, values_of
 from bertjax.config.overrides import load_config as read_config_file
 from bertjax.config.overrides import values_of as config_values
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
 from bertjax.io.units import format_count
+from bertjax.tools import plan as module
+from bertjax.tools.loss_law import LossLaw
+from bertjax.tools.measured_step import MeasuredStep, TextSize
+from bertjax.tools.plan import Plan, batch_size, make_plan
 
 MIB = 2**20
 

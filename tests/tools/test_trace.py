@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bertjax.benchmark.trace import seconds_by_scope, self_times
-from bertjax.runtime.scopes import StepScope, scopes_by_instruction
+from bertjax.tools.bertjax_runner import seconds_by_scope, self_times
+from bertjax.tools.hlo import StepScope, scopes_by_instruction
 
 
 def test_time_inside_others_is_counted_once() -> None:
