@@ -44,7 +44,7 @@ def _bertjax(folder: Path, task: str) -> Read:
     from bertjax.experiment.open_model import load_pretrained
 
     model, run = load_pretrained(folder), embed if task == "embed" else predict
-    return lambda texts: run(model, list(texts))  # type: ignore[operator]
+    return lambda texts: run(model, list(texts))
 
 
 def _transformers(folder: Path, task: str, compiled: bool = False) -> Read:

@@ -18,7 +18,7 @@ from bertjax.commands.inference_speed import Side, format_table, group_by_length
 
 
 class Constant:
-    """A side that takes the same time for every text, and fails in a later turn if it is told to."""
+    """A side that takes the same time for every text, and fails after a number of turns."""
 
     def __init__(self, name: str, seconds: float, turns: int | None = None) -> None:
         self.name, self.error, self._seconds, self._turns = name, "", seconds, turns
