@@ -87,6 +87,21 @@ def compares_objectives(node: ast.AST) -> bool:
     return bool(texts & OBJECTIVES) or any(ast.unparse(side).endswith("objective.name") for side in sides)
 
 
+def functions_used_once(trees: Sequence[ast.Module]) -> tuple[int, int]:
+    """Returns the number of module-level functions whose name occurs once besides imports, and that of all."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    uses = Counter(node.id for node in nodes if isinstance(node, ast.Name))
+    uses += Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
+    names = [each.name for tree in trees for each in tree.body if isinstance(each, Definition)]
+    return sum(uses[name] == 1 for name in names), len(names)
+
+
+def imports_in_functions(functions: Sequence[Definition]) -> int:
+    """Returns the number of import statements inside functions."""
+    inside = {node for each in functions for node in ast.walk(each) if isinstance(node, ast.Import | ast.ImportFrom)}
+    return len(inside)
+
+
 def import_metrics(root: Path) -> tuple[str, int]:
     """Returns the number of levels of packages, without entry points, and of cycles between modules."""
     imports.ROOT, imports.FILES = root, sorted((root / "bertjax").rglob("*.py"))
@@ -127,6 +142,9 @@ def main() -> None:
             f"{statistics.median(lengths):.0f}, {ninetieth:.0f}, {lengths[-1]}"
         )
     rows |= {"levels of imports": levels, "cycles of modules": cycles}
+    once, count = functions_used_once(list(trees.values()))
+    rows["module-level functions that are used once"] = f"{once} of {count}"
+    rows["imports inside functions"] = imports_in_functions(functions)
     rows["names of several classes"] = sum(n > 1 for n in classes.values())
     rows["comparisons with objectives' names elsewhere"] = f"{len(compared)} in {len(set(compared))} files"
     share = 1 - len(missing) / len(many)
