@@ -207,6 +207,11 @@ class TaskConfig(Settings, group="task"):
             raise UserError("task.export_checkpoint=best needs held-out scores: set task.eval, or choose last")
 
 
+def task_kind(cfg: ConfigDict) -> Any:
+    """Returns the `TaskKind` that `task.kind` names, with its settings."""
+    return Reader(values_of(cfg), cfg)(TASK_KINDS.load(cfg.task.kind))
+
+
 def task_config(cfg: ConfigDict) -> TaskConfig:
     """Returns the settings of `task`, with those of its kind."""
     return Reader(values_of(cfg), cfg)(TaskConfig)

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import inputs
 from bertjax.config.model import float32_config
-from bertjax.config.task import task_config
+from bertjax.config.task import task_kind
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError, named
 from bertjax.experiment.config import read_objective
@@ -105,7 +105,7 @@ def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | Pretr
 
 def _calibrated(params: Params, cfg: ConfigDict) -> Params:
     """Divides the last layer of a classifier by the temperature that was fitted."""
-    if not read_objective(cfg).is_finetuning or (temperature := task_config(cfg).spec.temperature) == 1.0:
+    if not read_objective(cfg).is_finetuning or (temperature := task_kind(cfg).temperature) == 1.0:
         return params
     head = params["sequence_head"]
     output = {name: leaf / np.float32(temperature) for name, leaf in head["output"].items()}

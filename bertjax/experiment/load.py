@@ -18,7 +18,7 @@ from bertjax.checkpoint.surgery import average_params
 from bertjax.config.defaults import base_config
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig, float32_config
-from bertjax.config.task import TaskConfig, task_config
+from bertjax.config.task import TaskConfig, task_kind
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, comma_list, named
@@ -122,7 +122,7 @@ def exported_tokenizer(experiment: build.Experiment, tokenizer: Tokenizer) -> To
     tokenizer = tokenizer.fitted(experiment.model)
     if not experiment.objective.is_finetuning:
         return tokenizer
-    return task_config(experiment.cfg).spec.tokenizer(tokenizer)
+    return task_kind(experiment.cfg).tokenizer(tokenizer)
 
 
 def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[int]:
@@ -142,7 +142,7 @@ def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[
 def config_keys(experiment: build.Experiment) -> Mapping[str, Any]:
     """Returns the keys of config.json that say what libraries make of the outputs of a task's head."""
     is_task = experiment.objective.is_finetuning
-    return task_config(experiment.cfg).spec.config_keys if is_task else {}
+    return task_kind(experiment.cfg).config_keys if is_task else {}
 
 
 class SourceModel(NamedTuple):
@@ -332,7 +332,7 @@ def join_encoder_decoder(run: StoredRun, config: EncoderDecoderConfig, params: P
     ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}
     generation = ids | {"decoder_start_token_id": config.decoder_start_token_id}
     if run.experiment.objective.is_finetuning:
-        generation |= task_config(run.experiment.cfg).spec.generation
+        generation |= task_kind(run.experiment.cfg).generation
     files = tokenizer.huggingface_files(config.encoder.max_position_embeddings)
     return PretrainedEncoderDecoder(model, params, generation, files)
 

@@ -17,7 +17,9 @@ from bertjax.cli import main
 from bertjax.config.extensions import ATTENTION, ENCODER_DECODERS, FAMILIES, OBJECTIVES, SOURCES, TASK_KINDS
 from bertjax.config.model import EncoderConfig
 from bertjax.config.overrides import apply_overrides, from_json, load_config, to_json
+from bertjax.config.task import task_kind
 from bertjax.errors import UserError
+from bertjax.experiment.config import read_objective
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.models.model import abstract_params
 from bertjax.training.flops import flops_per_token
@@ -94,6 +96,16 @@ def test_config_files_and_the_api_set_the_keys_of_extensions(extras: Extras, tmp
     assert (config.objective.rts.rate, config.model.alibi.max_bias) == (0.4, 4.0)
     apply_overrides(config, ["--config.objective.name=mlm"])
     assert "rts" not in config.objective and "rts" not in to_json(config)
+
+
+def test_a_kind_of_task_is_named_by_its_path(extras: Extras) -> None:
+    keys = {"task.kind": "bertjax_extras.ordinal:Ordinal", "task.ordinal.sharpness": 3}
+    config = bertjax.load_config("finetune/classification", keys)
+    kind = task_kind(config)
+    assert kind.sharpness == 3.0 and kind.metric == "kappa"
+    assert read_objective(config).loss_weights == {"ordinal": 1.0}
+    with pytest.raises(UserError, match=r"task.ordinal.sharpness must be above 0, not -1.0"):
+        bertjax.load_config(config, {"task.ordinal.sharpness": -1})
 
 
 @pytest.mark.long
