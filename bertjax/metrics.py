@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -65,6 +66,17 @@ def mean_metrics(sums: Mapping[str, Sum], loss_weights: Mapping[str, float]) -> 
     means = {name: float(total.value) / max(float(total.count), 1.0) for name, total in sums.items()}
     named = {f"{name}_loss" if name in loss_weights else name: value for name, value in means.items()}
     return {"loss": sum(weight * means[name] for name, weight in loss_weights.items()), **named}
+
+
+def sample_stdev(values: Sequence[float]) -> float | None:
+    """Returns the sample standard deviation; None for fewer than two values."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def plus_minus(middle: float, values: Sequence[float], digits: int = 4, sign: str = "+-") -> str:
+    """Returns the mean or median of values with their sample standard deviation."""
+    stdev = sample_stdev(values)
+    return f"{middle:.{digits}f}" + ("" if stdev is None else f" {sign} {stdev:.{digits}f}")
 
 
 def scores_line(metrics: Metrics) -> str:

@@ -32,7 +32,7 @@ import numpy as np
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import from_config
 from bertjax.data.corpus import open_corpus, read_meta
-from bertjax.data.phased_pipeline import PhasedPipeline
+from bertjax.data.pipeline import PhasedPipeline
 from bertjax.data.prepare import describe_corpus
 from bertjax.data.sharded_format import ShardedFormat
 from bertjax.experiment.config import parse

@@ -21,8 +21,7 @@ import numpy as np
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import from_config
 from bertjax.data.corpus import Corpus, open_corpus
-from bertjax.data.formats import PACKABLE, make_format
-from bertjax.data.formats.packed import PackedFormat
+from bertjax.data.formats import PACKABLE, PackedFormat, make_format
 from bertjax.data.packing import plan_packing
 from bertjax.data.pipeline import MixtureSource, Pipeline
 from bertjax.experiment.config import parse

@@ -32,7 +32,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from bertjax.checkpoint.leaves import leaf_specs, require_same_leaves, restore_target
 from bertjax.checkpoint.manifest import (
     MANIFEST,
     DamagedCheckpointError,
@@ -42,8 +41,8 @@ from bertjax.checkpoint.manifest import (
     verify_checkpoint,
     write_manifest,
 )
-from bertjax.checkpoint.retention import select_best_step, steps_to_keep
-from bertjax.checkpoint.settings import Checkpointing
+from bertjax.checkpoint.settings import Checkpointing, select_best_step, steps_to_keep
+from bertjax.checkpoint.surgery import leaf_specs, require_same_leaves, restore_target
 from bertjax.errors import UserError, comma_list
 from bertjax.io.staging import stored_folder
 from bertjax.io.store import store_errors

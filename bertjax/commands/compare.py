@@ -15,9 +15,8 @@ from bertjax.io.output import Summary, require_output
 from bertjax.io.staging import local_copy, output_path
 from bertjax.report.comparability import read_compared_run, unique_names
 from bertjax.report.compare import compare as compare_runs
-from bertjax.report.probe_log import Record
-from bertjax.report.run_record import RunRecord, read_run
-from bertjax.report.workdirs import stored_facts, verify
+from bertjax.report.run_record import Record, RunRecord, read_run
+from bertjax.report.training_callbacks import stored_facts, verify
 
 
 @command

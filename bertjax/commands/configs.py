@@ -13,6 +13,7 @@ from bertjax.commands.arguments import Flag
 from bertjax.commands.signatures import command
 from bertjax.config.catalog import ConfigFacts, ConfigFile, config_file, config_files
 from bertjax.config.names import split_argument
+from bertjax.io.output import align
 from bertjax.io.units import format_count
 
 _HEADINGS = ("", "parameters", "objective", "tokens", "batch", "steps", "tokenizer", "needs")
@@ -96,9 +97,8 @@ def _table(facts: Sequence[ConfigFacts], width: int) -> str:
     """A table where it fits into the terminal, otherwise a paragraph per config."""
     rows = [_cells(each) for each in facts]
     used = [index for index in range(len(_HEADINGS)) if any(row[index] for row in rows)]
-    widths = {index: max(len(row[index]) for row in [_HEADINGS, *rows]) for index in used}
-    if sum(widths.values()) + 2 * len(used) <= width + 2:
-        lines = ["  ".join(row[index].ljust(widths[index]) for index in used).rstrip() for row in [_HEADINGS, *rows]]
+    lines = align([[row[index] for index in used] for row in [_HEADINGS, *rows]])
+    if max(map(len, lines)) <= width:
         return "\n".join(lines)
     texts = [(row[0], ", ".join(f"{_HEADINGS[i]}{_NO_BREAK}{row[i]}" for i in used[1:] if row[i])) for row in rows]
     return "\n".join(f"{name}\n{textwrap.indent(_fill(text, width - 4), '    ')}" for name, text in texts)

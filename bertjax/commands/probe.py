@@ -20,7 +20,7 @@ from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.probing import LayerScores, Probes, join_seeds, score_layers
 from bertjax.inference.text_files import as_texts
 from bertjax.io.atomic import write_json
-from bertjax.io.output import Results, require_output
+from bertjax.io.output import Results, align, require_output
 from bertjax.io.stderr import note
 from bertjax.report.analyses import LAYERS
 from bertjax.report.comparability import unique_names
@@ -155,7 +155,6 @@ def _values(scores: LayerScores) -> dict[str, object]:
 
 def _lines(model: str, layers: Sequence[LayerScores]) -> list[str]:
     heads, rows = columns(layers)
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    aligned = ["  ".join(each.rjust(width) for each, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
+    aligned = align([heads, *rows], right=range(len(heads)))
     best = max(layers, key=lambda each: sum(each.f1 or each.accuracy))
     return ["", model, *aligned, f"best layer: {best.layer}"]

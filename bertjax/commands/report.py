@@ -14,11 +14,9 @@ from bertjax.experiment.workdir import hold_workdir
 from bertjax.io.output import Summary
 from bertjax.io.run_lock import DirectoryInUseError
 from bertjax.io.staging import local_copy
-from bertjax.report.probe_log import ProbeLog
 from bertjax.report.render import render
-from bertjax.report.run_record import read_run
-from bertjax.report.training_callbacks import probes, run_facts
-from bertjax.report.workdirs import stored_facts, verify
+from bertjax.report.run_record import ProbeLog, read_run
+from bertjax.report.training_callbacks import probes, run_facts, stored_facts, verify
 
 
 @command

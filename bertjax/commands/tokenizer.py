@@ -9,9 +9,9 @@ from bertjax.commands.arguments import Config, Flag, Overrides
 from bertjax.commands.signatures import command
 from bertjax.config.defaults import base_config
 from bertjax.data import tokenizer_from_config
-from bertjax.data.added_words import add_words as with_words
-from bertjax.data.added_words import read_words
-from bertjax.data.added_words import split_words as find_split_words
+from bertjax.data.changed_vocabulary import add_words as with_words
+from bertjax.data.changed_vocabulary import read_words
+from bertjax.data.changed_vocabulary import split_words as find_split_words
 from bertjax.data.tokenizer_io import save_huggingface_tokenizer, save_tokenizer
 from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment.config import command_config

@@ -47,8 +47,8 @@ OBJECTIVES: Registry[Any] = Registry(
 
 _FAMILY_MODULES = {
     "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm": "{}:FAMILY",
-    "deberta-v2": "deberta_v2:FAMILY",
-    "modernbert-decoder": "modernbert_decoder:FAMILY",
+    "deberta-v2": "deberta:FAMILY_V2",
+    "modernbert-decoder": "modernbert:DECODER",
     "xlm-roberta xlm-roberta-xl camembert data2vec-text ernie": "same_tensors:FAMILIES.{}",
     "roberta-prelayernorm megatron-bert": "same_tensors:FAMILIES.{}",
     "nomic_bert jina_embeddings_v3 gte": "rotary_bert:FAMILIES.{}",

@@ -90,7 +90,7 @@ KINDS = {
     ),
     "tar": SourceKind(
         "one document per member that ends in .FIELD (txt), or in .json with the document in #json.FIELD",
-        "bertjax.data.archives:read_tar",
+        "bertjax.data.readers:read_tar",
         has_field=True,
     ),
     "fasta": SourceKind(

@@ -1,18 +1,25 @@
-"""Lines about prepared text: what was left out of it, and warnings where a model would learn nothing from it."""
+"""Lines about prepared text: its progress, what was left out, and warnings where it would teach a model nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import sys
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.data.text_check import check_lines
+from bertjax.config.source_files import source_entries
+from bertjax.config.sources import Source
+from bertjax.data.filters import check_lines
+from bertjax.data.readers import DocumentStats
+from bertjax.io.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from bertjax.data.formats import ExampleFormat
-    from bertjax.data.phased_pipeline import PhasedPipeline
+    from bertjax.data.pipeline import PhasedPipeline
     from bertjax.data.prepare import PreparedCorpus
     from bertjax.data.tokenizer import Tokenizer
 
@@ -95,3 +102,46 @@ def _unused_text_warning(pipeline: PhasedPipeline, seq_len: int, tokens: int) ->
         f"warning: the sequences of an epoch hold only {100 * reached:.0f} % of the tokens. Sentence pairs need "
         "documents of several sentences: is every sentence a document of its own (text: splits at blank lines)?"
     ]
+
+
+_SECONDS_BETWEEN_LINES = 15.0
+_SECONDS_BETWEEN_UPDATES = 0.2
+
+
+class TokenizingProgress:
+    """Reports the progress of preparing a corpus: a bar on a terminal, a line every 15 seconds elsewhere.
+
+    Call it with (documents, bytes of text) done; `reading` counts how much of the source's files was read.
+    """
+
+    def __init__(
+        self, source: Source, reading: DocumentStats, say: Callable[[str], None], interactive: bool | None = None
+    ) -> None:
+        self._source, self._reading, self._say = source, reading, say
+        if say is not print and interactive is None:
+            interactive = False
+        self._bar = ProgressBar(f"tokenizing {source.text}", file=sys.stdout, percent=True, interactive=interactive)
+        self._last = time.monotonic()
+
+    @functools.cached_property
+    def _total(self) -> int:
+        return sum(entry.size for entry in source_entries(self._source).values())
+
+    def __call__(self, documents: int, size: int) -> None:
+        now = time.monotonic()
+        if now - self._last < (_SECONDS_BETWEEN_UPDATES if self._bar.interactive else _SECONDS_BETWEEN_LINES):
+            return
+        self._last = now
+        text = f"{documents:,} documents, {size / 2**20:,.0f} MiB"
+        total = self._total
+        if self._bar.interactive:
+            self._bar.update(self._reading.bytes, total or None, text)
+            return
+        share = f" ({100 * self._reading.bytes / total:.0f} % of the files)" if total else ""
+        self._say(f"tokenizing {self._source.text}: {text} so far{share}")
+
+    def __enter__(self) -> TokenizingProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()

@@ -44,10 +44,9 @@ from bertjax.types import Batch, Vocabulary
 if TYPE_CHECKING:
     from bertjax.data.corpus import Corpus, CorpusSplit
     from bertjax.data.formats import ExampleFormat
-    from bertjax.data.phased_pipeline import PhasedPipeline
-    from bertjax.data.pipeline import Pipeline, ProcessShare
+    from bertjax.data.mixture import Mixing
+    from bertjax.data.pipeline import PhasedPipeline, Pipeline, ProcessShare
     from bertjax.data.prepare import CorpusRecipe, PreparedCorpus
-    from bertjax.data.shares import Mixing
     from bertjax.data.tokenizer import Tokenizer
 
 _MIXTURE_KEYS = ("sources", *settings_of(SourceMixtureConfig))
@@ -128,9 +127,8 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
         prepared: Its corpora and tokenizer.
         share: Selects the sequences of a batch that this process reads; None = all.
     """
-    from bertjax.data.phased_pipeline import PhaseBatches, PhasedPipeline
-    from bertjax.data.pipeline import all_sequences
-    from bertjax.data.shares import mixing_from_config
+    from bertjax.data.mixture import mixing_from_config
+    from bertjax.data.pipeline import PhaseBatches, PhasedPipeline, all_sequences
 
     phases: list[PhaseBatches] = []
     listed = list_phases(cfg)
@@ -301,8 +299,8 @@ def sequences_if_prepared(cfg: ConfigDict) -> int | None:
 def _prepare_one(
     cfg: ConfigDict, tokenizer: Tokenizer, say: LogFunction, source: Source, eval_fraction: float, part: str = ""
 ) -> PreparedCorpus:
+    from bertjax.data.corpus_report import TokenizingProgress
     from bertjax.data.prepare import corpus_digest, prepare_corpus
-    from bertjax.data.progress import TokenizingProgress
     from bertjax.data.sentence_splitter import split_sentences
 
     def content_of() -> str:

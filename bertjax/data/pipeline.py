@@ -1,4 +1,4 @@
-"""Batches as a pure function of (seed, cursor), and a thread that makes them ahead of time."""
+"""Batches as a pure function of (seed, cursor), also over phases, and a thread that makes them ahead of time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.formats.base import ExampleFormat, merge_sequences
-from bertjax.data.mixture import EpochStream, ExactMixture, Mixture, MixtureSource
-from bertjax.data.shares import Mixing, mixture_shares
+from bertjax.data.mixture import EpochStream, ExactMixture, Mixing, Mixture, MixtureSource, mixture_shares
 from bertjax.data.validate_ids import id_limits, require_ids_in_range, require_special_tokens
 from bertjax.errors import UserError
 from bertjax.types import Batch
@@ -273,3 +273,62 @@ def _require_same_format(sources: Sequence[MixtureSource]) -> None:
     for source in sources[1:]:
         if source.format.kind is not first.kind or source.format.settings.seq_len != first.settings.seq_len:
             raise UserError(f"sources {sources[0].name} and {source.name} must have the same format and seq_len")
+
+
+class PhaseBatches(NamedTuple):
+    """Batches from cursor `start` on: the stream of `pipeline` from `first_sequence` on."""
+
+    start: int
+    first_sequence: int
+    pipeline: Pipeline
+
+
+class PhasedPipeline:
+    """One stream of batches over several phases, with random access.
+
+    Args:
+        phases: phases by increasing `start`; the first starts at 0.
+        share: which sequences of the global batches this process prefetches.
+    """
+
+    def __init__(self, phases: Sequence[PhaseBatches], share: ProcessShare = all_sequences) -> None:
+        self.phases, self.share = tuple(phases), share
+
+    @property
+    def sequences_per_epoch(self) -> dict[str, int]:
+        """Sequences of the first epoch of each source, in the last phase that reads it."""
+        return {name: count for phase in self.phases for name, count in phase.pipeline.sequences_per_epoch.items()}
+
+    def mixture_lines(self, num_steps: int) -> list[str]:
+        """Returns a line with share and epochs of every source over a run, none for a single source."""
+        sequences: dict[str, int] = {}
+        epochs: dict[str, float] = {}
+        stops = [*(phase.start for phase in self.phases[1:]), num_steps]
+        for phase, stop in zip(self.phases, stops, strict=True):
+            end = phase.first_sequence + (stop - phase.start) * phase.pipeline.batch_size
+            before, after = phase.pipeline.num_used(phase.first_sequence), phase.pipeline.num_used(end)
+            for name, length in phase.pipeline.sequences_per_epoch.items():
+                count = after[name] - before[name]
+                sequences[name] = sequences.get(name, 0) + count
+                epochs[name] = epochs.get(name, 0.0) + count / length
+        total = max(sum(sequences.values()), 1)
+        lines = [
+            f"{name}: {sequences[name] / total:.2%} of the sequences, {epochs[name]:.3g} epochs" for name in epochs
+        ]
+        return lines if len(lines) > 1 else []
+
+    def batch(self, cursor: int, sequences: SequenceIndex = ALL_SEQUENCES) -> Batch:
+        """Returns batch number `cursor` >= 0, or some of its sequences."""
+        phase = self._phase_at(cursor)
+        return phase.pipeline.batch(cursor - phase.start, sequences, phase.first_sequence)
+
+    def prefetch(self, start_cursor: int, stop_cursor: int) -> Prefetcher:
+        """Returns an iterator over (cursor, this process's share of the batch) for the cursors [start, stop)."""
+
+        def local_batch(cursor: int) -> Batch:
+            return self.batch(cursor, self.share(self._phase_at(cursor).pipeline.batch_size))
+
+        return Prefetcher(local_batch, start_cursor, stop_cursor)
+
+    def _phase_at(self, cursor: int) -> PhaseBatches:
+        return next(phase for phase in reversed(self.phases) if phase.start <= cursor)

@@ -24,11 +24,9 @@ import numpy as np
 
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, CorpusShard, SplitSize, find_damage, read_meta
-from bertjax.data.filters import DocumentFilter, EvaluationText
-from bertjax.data.parts import PartStore, ResumableFolder
+from bertjax.data.filters import DocumentFilter, EvaluationText, TextCheck, check_batch
+from bertjax.data.parts import PartStore, ResumableFolder, SplitWriter
 from bertjax.data.sources import is_held_out
-from bertjax.data.split_writer import SplitWriter
-from bertjax.data.text_check import TextCheck, check_batch
 from bertjax.data.tokenize_documents import (
     DocumentError,
     Splitter,
@@ -42,8 +40,7 @@ from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_folder
 
 if TYPE_CHECKING:
-    from bertjax.data.dask_pool import DaskPool
-    from bertjax.data.workers import WorkerPool
+    from bertjax.data.workers import DaskPool, WorkerPool
 
 DOCUMENTS_PER_BATCH = 10_000
 MAX_DOCUMENT_TOKENS = 1 << 20  # longer documents are cut at sentence ends
@@ -299,7 +296,7 @@ class _Encoder:
             from bertjax.data.workers import WorkerPool
 
             return WorkerPool(self.tokenizer, self._workers)
-        from bertjax.data.dask_pool import DaskPool
+        from bertjax.data.workers import DaskPool
 
         return DaskPool(self.tokenizer, self._dask_scheduler)
 

@@ -25,8 +25,8 @@ from bertjax.data.special_tokens import (
     family_of,
 )
 from bertjax.data.tokenizer_backends import Backend, SentencePieceBackend, wordpiece_backend
-from bertjax.data.word_boundaries import opens_word
 from bertjax.data.word_cache import FlatTokens
+from bertjax.data.words import opens_word
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary, padded_vocab_size
 

@@ -14,6 +14,7 @@ from bertjax.data.foreign_tokenizer import (
     ReadTokenizer,
     TokenizerFacts,
     added_ids,
+    read_backend,
     read_foreign,
     read_json_object,
     require_distinct_ids,
@@ -22,7 +23,6 @@ from bertjax.data.foreign_tokenizer import (
 from bertjax.data.special_tokens import FAMILIES, TokenizerFamily, family_of
 from bertjax.data.tokenizer import FAMILY_KEY, SETTINGS_FILE, Tokenizer
 from bertjax.data.tokenizer_backends import KINDS, HuggingFaceBackend, SentencePieceBackend
-from bertjax.data.tokenizer_probe import read_backend
 from bertjax.errors import UserError
 from bertjax.io import hub
 from bertjax.io.atomic import atomic_file, atomic_folder

@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.word_boundaries import byte_table
+from bertjax.data.words import byte_table
 
 _ANCHOR = "a"  # what stands before a text inside a word, when the old tokenizer is asked for its words
 _ANCHORED = re.compile(f"^[Ġ▁]?{_ANCHOR}")

@@ -31,10 +31,10 @@ from bertjax.models.model import count_params
 from bertjax.objectives.base import Network, Objective
 from bertjax.runtime import platform
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
-from bertjax.training.ema import ema_params
 from bertjax.training.evaluate import make_evaluate
 from bertjax.training.flops import peak_flops, training_flops
 from bertjax.training.logging import Console, MetricWriter, TensorBoardWriter, WandbWriter
+from bertjax.training.optimizer import ema_params
 from bertjax.training.run_context import Batches, PhaseProgram, RunContext
 from bertjax.training.schedule import join_schedules
 from bertjax.training.sharding import host_copy, local_sequences, make_mesh, state_shardings

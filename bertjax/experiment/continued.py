@@ -20,7 +20,7 @@ from bertjax.experiment.load import require_model
 from bertjax.experiment.task import copy_start_token
 from bertjax.experiment.workdir import read_config
 from bertjax.hf import native_format
-from bertjax.hf.encoder_decoder.families import find_family as find_encoder_decoder
+from bertjax.hf.encoder_decoder.family import find_family as find_encoder_decoder
 from bertjax.hf.keymaps import find_family
 from bertjax.hf.load import is_encoder_decoder, local_model, read_config_json
 from bertjax.hf.sidecar_files import read_sidecar

@@ -14,7 +14,7 @@ from bertjax.config.phases import phase_before, phases_of_first_steps
 from bertjax.errors import UserError, comma_list, named, require_at_least
 from bertjax.experiment.config import parse
 from bertjax.experiment.workdir import changed_keys, checkpoint_steps, has_checkpoints, metrics_at, read_config
-from bertjax.io.output import Results
+from bertjax.io.output import Results, align
 from bertjax.io.staging import local_copy, stored_folder
 
 FIXED = ("resume_from", "train.num_steps", "train.phases", "schedule.name", "schedule.decay_steps")
@@ -89,6 +89,4 @@ def compare_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> Res
         losses[workdir.name] = dict(zip(("before", "after"), values, strict=True))
         shown = ("-" if each is None else f"{each:.4f}" for each in values)
         rows.append((f"{step:,}", f"{cfg.train.num_steps:,}", *shown, str(workdir)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return Results(losses, lines)
+    return Results(losses, align(rows, right=range(len(rows[0]))))

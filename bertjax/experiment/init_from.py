@@ -39,7 +39,7 @@ from bertjax.models.disentangled_attention import attention_span, distance_bucke
 from bertjax.objectives.base import Objective
 from bertjax.objectives.seq2seq import EncoderDecoderObjective
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
-from bertjax.training.ema import reset_ema
+from bertjax.training.optimizer import reset_ema
 from bertjax.training.sharding import host_copy, put_tree
 from bertjax.training.state import TrainState
 from bertjax.types import Params

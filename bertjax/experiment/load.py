@@ -25,7 +25,7 @@ from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
-from bertjax.hf.encoder_decoder.families import with_family
+from bertjax.hf.encoder_decoder.family import with_family
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.load import is_encoder_decoder, local_model, read_config_json
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained

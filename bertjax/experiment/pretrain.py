@@ -19,7 +19,7 @@ from bertjax.config.phases import count_sequences_and_tokens
 from bertjax.data import from_config
 from bertjax.data.corpus_report import corpus_warnings
 from bertjax.data.from_config import Prepared
-from bertjax.data.phased_pipeline import PhasedPipeline
+from bertjax.data.pipeline import PhasedPipeline
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import comma_list, named
 from bertjax.experiment import build

@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.surgery import replace_leaves
-from bertjax.data.smaller_vocabulary import remove_unused
+from bertjax.data.changed_vocabulary import remove_unused
 from bertjax.errors import UserError, named
 from bertjax.experiment.build import HAS_VOCABULARY
 from bertjax.experiment.continued import continue_config

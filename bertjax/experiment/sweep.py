@@ -30,7 +30,7 @@ from bertjax.experiment.task import Task, read_task, require_task, task_batches
 from bertjax.experiment.workdir import changed_keys, has_checkpoints, hold_workdir, read_config
 from bertjax.io import atomic
 from bertjax.io.staging import stored_folder
-from bertjax.metrics import best_of
+from bertjax.metrics import best_of, plus_minus, sample_stdev
 from bertjax.tasks.batch_layout import choose_batch_sizes, choose_shapes
 
 
@@ -60,14 +60,18 @@ class SweepResult:
     metrics: Mapping[int, Mapping[str, float]]
     workdirs: Mapping[int, Path]
 
+    def values(self, name: str) -> list[float]:
+        """Returns a metric of every seed."""
+        return [metrics[name] for metrics in self.metrics.values()]
+
     def mean(self, name: str) -> float:
         """Returns the mean of a metric over the seeds."""
-        return statistics.fmean(metrics[name] for metrics in self.metrics.values())
+        return statistics.fmean(self.values(name))
 
     def stdev(self, name: str) -> float:
         """Returns the sample standard deviation of a metric over the seeds; nan for a single seed."""
-        values = [metrics[name] for metrics in self.metrics.values()]
-        return statistics.stdev(values) if len(values) > 1 else math.nan
+        stdev = sample_stdev(self.values(name))
+        return math.nan if stdev is None else stdev
 
 
 def sweep(
@@ -209,8 +213,7 @@ def summarize(results: Sequence[SweepResult]) -> list[str]:
         cells = []
         scores = [name for name in result.metrics[seeds[0]] if not name.endswith("loss")]
         for name in dict.fromkeys([best_metric, *scores]) if best_metric.endswith("loss") else scores:
-            stdev = "" if len(seeds) == 1 else f" +- {result.stdev(name):.4f}"
-            cells.append(f"{name.removeprefix('eval/')} {result.mean(name):.4f}{stdev}")
+            cells.append(f"{name.removeprefix('eval/')} {plus_minus(result.mean(name), result.values(name))}")
         mark = "* " if result is best and len(results) > 1 else "  "
         lines.append(f"{mark}{result.point.name or 'as configured'}: {', '.join(cells)}")
     return lines

@@ -20,7 +20,7 @@ from bertjax.io.tree_paths import flatten_tree
 from bertjax.objectives.base import Network, Objective
 from bertjax.objectives.distillation.init_student import start_from_teacher
 from bertjax.objectives.distillation.objective import Distillation
-from bertjax.training.ema import reset_ema
+from bertjax.training.optimizer import reset_ema
 from bertjax.training.sharding import host_copy, put_tree, state_shardings
 from bertjax.training.state import TrainState
 from bertjax.training.step import compile_eval_step

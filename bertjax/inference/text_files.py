@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bertjax.compression import bare_name
 from bertjax.errors import UserError
-from bertjax.io.jsonl import display_name, json_type, parse_object, read_lines
+from bertjax.io.jsonl import display_name, json_type, parse_lines, read_lines
 
 
 class JsonRecord(NamedTuple):
@@ -65,10 +65,7 @@ def read_records(path: str) -> Iterator[JsonRecord]:
 
 def parse_records(lines: Iterable[tuple[int, str]], name: str) -> Iterator[JsonRecord]:
     """Yields the objects of numbered lines of the file `name`; raises `UserError` naming file and line."""
-    for number, line in lines:
-        if line and not line.isspace():
-            location = f"{name}:{number}"
-            yield JsonRecord(location, parse_object(line, location))
+    return (JsonRecord(f"{name}:{number}", values) for number, values in parse_lines(lines, name))
 
 
 def read_texts(path: str) -> Iterator[tuple[int, str]]:

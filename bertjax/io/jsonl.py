@@ -9,7 +9,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -112,9 +112,14 @@ def read_jsonl(
     Raises:
         UserError: the file cannot be read, or a line is not a JSON object; names file and line.
     """
-    for number, line in read_lines(path, errors, stats, advice=advice, file=file):
-        if not line.isspace():
-            yield number, parse_object(line, f"{display_name(path)}:{number}")
+    return parse_lines(read_lines(path, errors, stats, advice=advice, file=file), display_name(path))
+
+
+def parse_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number, object) of numbered lines of the file `name`, as `read_jsonl`."""
+    for number, line in lines:
+        if line and not line.isspace():
+            yield number, parse_object(line, f"{name}:{number}")
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:

@@ -25,8 +25,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.io import atomic
-from bertjax.io.lease import LEASE, Lease
-from bertjax.io.run_lock import LOCK, is_locked
+from bertjax.io.run_lock import LEASE, LOCK, Lease, is_locked
 from bertjax.io.store import Store, store_errors
 from bertjax.storage import copy_folder, is_url, local_path, to_url
 

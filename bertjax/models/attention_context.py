@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.rope import Rotation
-from bertjax.models.rope_scaling import batch_rotation
+from bertjax.models.rope import Rotation, batch_rotation
 
 
 class DisentangledPositions(NamedTuple):

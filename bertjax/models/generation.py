@@ -29,9 +29,8 @@ from bertjax.models.attention_context import AttentionContext, CrossInput
 from bertjax.models.beam_search import ends, search_beams
 from bertjax.models.decoding import Target, can_cache, decode_all, decode_cached, empty_cache, project_source
 from bertjax.models.linear import Key
-from bertjax.models.logits_processors import History, process_logits
+from bertjax.models.logits_processors import History, draw_tokens, process_logits
 from bertjax.models.model import Model
-from bertjax.models.sampling import draw_tokens
 from bertjax.types import Params
 
 _DEFAULT_NEW_TOKENS = 20  # as in transformers

@@ -1,14 +1,16 @@
-"""Changes of logits that depend on the tokens before: what may not follow (transformers: logits_process.py)."""
+"""Changes of logits that depend on the tokens before (transformers: logits_process.py), and samples of the next one."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.generation import GenerationConfig
+from bertjax.models.linear import Key
 
 
 class History(NamedTuple):
@@ -120,3 +122,34 @@ def _completes_word(history: History, words: list[tuple[int, ...]], size: int) -
 
 def _one_hot(tokens: tuple[int, ...], size: int) -> Bool[np.ndarray, "V"]:
     return np.isin(np.arange(size), tokens)
+
+
+def draw_tokens(
+    logits: Float[Array, "R V"], count: Int[Array, ""], keys: Key, settings: GenerationConfig
+) -> Int[Array, "R"]:
+    """Draws one token per sequence, a function of its key and of the number of tokens before it.
+
+    Args:
+        logits: processed logits.
+        count: number of new tokens.
+        keys: keys of the sequences [R].
+        settings: temperature, top_k, top_p.
+    """
+    logits = restrict_logits(logits, settings)
+    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, count)
+    return jax.vmap(jax.random.categorical)(keys, logits)
+
+
+def restrict_logits(logits: Float[Array, "R V"], settings: GenerationConfig) -> Float[Array, "R V"]:
+    """Divides logits by the temperature and excludes tokens that are not among the most probable, in this order."""
+    logits = logits / settings.temperature
+    if 0 < settings.top_k < logits.shape[-1]:
+        smallest = jax.lax.top_k(logits, settings.top_k)[0][:, -1:]
+        logits = jnp.where(logits < smallest, -jnp.inf, logits)
+    if settings.top_p < 1.0:
+        falling = -jnp.sort(-logits, axis=-1)
+        probabilities = jax.nn.softmax(falling)
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        smallest = jnp.min(jnp.where(before < settings.top_p, falling, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < smallest, -jnp.inf, logits)
+    return logits

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.contacts import contact_features, contact_probabilities
 from bertjax.models.disentangled_attention import restrict_queries
 from bertjax.models.encoder import Encoder, EncoderOutput, describe_module
 from bertjax.models.heads import (
@@ -22,6 +21,8 @@ from bertjax.models.heads import (
     ReplacedTokenHead,
     ScoreHead,
     SpanBoundaryHead,
+    contact_features,
+    contact_probabilities,
     gather_positions,
     pool_examples,
     summary_per_token,

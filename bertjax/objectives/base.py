@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+import optax
+from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
@@ -16,7 +17,7 @@ from bertjax.config.fields import Settings, linked, phase_setting
 from bertjax.config.model import EncoderConfig, encoder_config
 from bertjax.config.objectives import PAIR_FORMATS, SENTENCE_OBJECTIVES, TEXT_FORMATS
 from bertjax.errors import UserError
-from bertjax.models.model import HEADS, init_params
+from bertjax.models.model import HEADS, Model, init_params
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 Key = Array
@@ -352,3 +353,36 @@ def example_keys(key: Key, batch: Batch, copies: str = "example_epochs") -> Arra
 def encoder_inputs(batch: Batch) -> Batch:
     """Returns the arrays of a batch that every encoder reads."""
     return {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
+
+
+def classify_pairs(model: Model, hidden_states: Float[Array, "B S D"], batch: Batch) -> dict[str, Sum]:
+    """Returns `pair` and `pair_accuracy` of a batch with `pair_labels`; {} for a model without a pair head.
+
+    Args:
+        model: Model whose pooler and pair head are used.
+        hidden_states: Last hidden states.
+        batch: Batch that they were computed from.
+    """
+    if model.pair_head is None:
+        return {}
+    pooled = model.pooled(hidden_states, batch["example_positions"], batch["segment_ids"])
+    return sentence_pair_sums(model.pair_logits(pooled), batch["pair_labels"], batch["example_weights"])
+
+
+def sentence_pair_sums(
+    logits: Float[Array, "B E 2"], labels: Int[Array, "B E"], weights: Float[Array, "B E"]
+) -> dict[str, Sum]:
+    """Computes the loss of next-sentence or sentence-order prediction.
+
+    Args:
+        logits: Scores of the two labels.
+        labels: 0 = the second segment follows the first, as in Hugging Face.
+        weights: 0 = no example.
+
+    Returns:
+        `pair` and `pair_accuracy`.
+    """
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    is_right = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+    count = weights.sum()
+    return {"pair": Sum((losses * weights).sum(), count), "pair_accuracy": Sum((is_right * weights).sum(), count)}

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 
 from bertjax.config.objectives import OBJECTIVES
+from bertjax.io.output import align
 from bertjax.report.chart import Chart, Line, chart_html
 from bertjax.report.comparability import (
     AXES,
@@ -21,7 +22,7 @@ from bertjax.report.comparability import (
     shared_end,
 )
 from bertjax.report.page import Section, page, table, write_page
-from bertjax.report.run_header import describe_objective, preset_name
+from bertjax.report.render import describe_objective, preset_name
 from bertjax.report.run_record import RunRecord
 from bertjax.report.scales import NO_VALUE, number
 from bertjax.report.sections import metric_title, share_format, token_losses, unigram_baseline
@@ -295,13 +296,6 @@ def _plain_tables(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: 
 
 def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns an aligned table for a terminal, numbers right-aligned."""
-    lines = [list(heads), *map(list, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    left = (*HEADS[:4], "held out")
-    right = [head not in left for head in heads]
-
-    def one(line: Sequence[str]) -> str:
-        cells = zip(line, widths, right, strict=True)
-        return "  ".join(text.rjust(width) if to else text.ljust(width) for text, width, to in cells).rstrip()
-
-    return "\n".join([one(lines[0]), "  ".join("-" * width for width in widths), *map(one, lines[1:])])
+    right = [column for column, head in enumerate(heads) if head not in (*HEADS[:4], "held out")]
+    rule = ["-" * max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    return "\n".join(align([heads, rule, *rows], right))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
 
 from bertjax.inference.probing import LayerScores
+from bertjax.metrics import plus_minus
 from bertjax.report.chart import Chart, Line, chart_html
 from bertjax.report.page import Section, page, table
 
@@ -61,8 +63,7 @@ def columns(layers: Sequence[LayerScores]) -> tuple[list[str], list[list[str]]]:
 
 def spread(values: Sequence[float]) -> str:
     """Returns mean and sample standard deviation."""
-    deviation = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3f}{deviation}"
+    return plus_minus(statistics.fmean(values), values, digits=3, sign="±")
 
 
 def _table(layers: Sequence[LayerScores]) -> str:

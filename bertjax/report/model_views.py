@@ -10,8 +10,7 @@ from html import escape
 from typing import Any
 
 from bertjax.report.chart import data_block
-from bertjax.report.probe_log import Record
-from bertjax.report.run_record import RunRecord
+from bertjax.report.run_record import Record, RunRecord
 
 MAX_STEPS = 12
 """Maximum number of steps in a table of mask predictions."""

@@ -26,7 +26,7 @@ from bertjax.hf.inputs import Inputs, check_inputs
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import fill_masks
 from bertjax.models.model import bind
-from bertjax.report.probe_log import Probe
+from bertjax.report.run_record import Probe
 from bertjax.types import Params
 
 MAX_TOKENS = 24

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -12,7 +11,8 @@ from typing import Any
 
 from bertjax.config.suites import SuiteTask
 from bertjax.io import atomic
-from bertjax.metrics import best_of
+from bertjax.io.output import align
+from bertjax.metrics import best_of, plus_minus, sample_stdev
 from bertjax.report.page import Section, page, table, write_page
 
 
@@ -106,12 +106,7 @@ class SuiteScores:
 
     def __str__(self) -> str:
         heads, rows = ["task", "metric", *self.models], self.rows()
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in [heads, *rows]
-        ]
-        return "\n".join([*lines, "", *self.notes(), self.protocol])
+        return "\n".join([*align([heads, *rows]), "", *self.notes(), self.protocol])
 
 
 def _cell(result: SuiteResult | None, metrics: Sequence[str]) -> str:
@@ -120,8 +115,7 @@ def _cell(result: SuiteResult | None, metrics: Sequence[str]) -> str:
     if not result.scores:
         return result.status
     values = result.values(metrics)
-    median = statistics.median(values)
-    return f"{median:.4f}" + (f" +- {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+    return plus_minus(statistics.median(values), values)
 
 
 def write_results(folder: Path, scores: SuiteScores) -> None:
@@ -153,7 +147,6 @@ def _to_json(scores: SuiteScores) -> dict[str, Any]:
         counted = {}
         if result.scores:
             values = result.values(scores.task(task).metric)
-            spread = statistics.stdev(values) if len(values) > 1 else math.nan
-            counted = {"median": statistics.median(values), "stdev": None if math.isnan(spread) else spread}
+            counted = {"median": statistics.median(values), "stdev": sample_stdev(values)}
         results.append({"task": task, "model": model, **counted, **vars(result)})
     return {"protocol": scores.protocol, "results": results}

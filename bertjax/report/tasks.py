@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.metrics import sample_stdev
 from bertjax.report.chart import Chart, Line, chart_html
 from bertjax.report.page import scrolling, table
-from bertjax.report.probe_log import Record
-from bertjax.report.run_record import RunRecord
+from bertjax.report.run_record import Record, RunRecord
 from bertjax.report.scales import NO_VALUE, number
 
 MAX_LABELS = 40
@@ -132,7 +132,7 @@ def _seeds(record: Record) -> str:
     cells = [[str(row.get("seed", "")), *(_score(_float(row["scores"].get(name))) for name in names)] for row in rows]
     columns = [[value for row in rows if (value := _float(row["scores"].get(name))) is not None] for name in names]
     cells.append(["mean", *(_score(statistics.fmean(values)) if values else NO_VALUE for values in columns)])
-    cells.append(["std", *(_score(statistics.stdev(values)) if len(values) > 1 else NO_VALUE for values in columns)])
+    cells.append(["std", *(NO_VALUE if (each := sample_stdev(values)) is None else _score(each) for values in columns)])
     note = f'<p class="note">{len(rows)} seeds; std = sample standard deviation.</p>'
     return f"<h3>Seeds</h3>{note}{table(['seed', *names], cells, numeric=range(1, len(names) + 1))}"
 

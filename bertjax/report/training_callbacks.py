@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,88 @@ import numpy as np
 
 from bertjax.config.model import float32_config
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart
+from bertjax.experiment.load import stored_experiment
 from bertjax.experiment.model_card_facts import base_model, data_sources
+from bertjax.experiment.workdir import has_checkpoints, read_config, read_settings
 from bertjax.inference.pseudo_labels import read_label_summaries
 from bertjax.models.model import count_params
-from bertjax.report.callback import ReportCallback
-from bertjax.report.probe_log import ProbeLog
 from bertjax.report.probes import ModelProbes, Probe, ProbeConfig, probe_memory
 from bertjax.report.render import render
-from bertjax.report.run_record import read_run
+from bertjax.report.run_record import ProbeLog, read_run
 from bertjax.tasks.evaluate import EvalResult
 from bertjax.training.flops import training_flops
 from bertjax.training.lr_finder import LrCurve
 from bertjax.types import Params
+
+FAILED = "warning: {what} failed ({error}); training continues without it (printed once)"
+
+
+class ReportCallback:
+    """Writes probes and the report after every evaluation. A failure is printed once as a warning."""
+
+    def __init__(
+        self,
+        workdir: Path,
+        step: int,
+        facts: Callable[[], Mapping[str, Any]],
+        probe: Callable[[int, Params], Iterable[Probe]],
+        log: Callable[[str], None] = print,
+    ):
+        """Opens the probe log and writes the first page.
+
+        Args:
+            workdir: Work directory of the run.
+            step: Step at which the run starts or resumes.
+            facts: Returns the fields of the `run` record (see `probe_log`).
+            probe: Returns the probes of the parameters at a step.
+            log: Prints a line for the user.
+        """
+        self.workdir, self.probe, self.log = workdir, probe, log
+        self._failed: set[str] = set()
+        self._probe_log: ProbeLog | None = None
+        self._guard("writing probes.jsonl", lambda: self._begin(step, facts))
+        self.render()
+
+    def __call__(self, step: int, params: Params, metrics: Mapping[str, float]) -> None:
+        """Probes the model and rewrites the page.
+
+        Args:
+            step: Step that was evaluated.
+            params: Parameters that were evaluated.
+            metrics: Evaluation metrics; metrics.jsonl already holds them.
+        """
+        if "probing the model" not in self._failed:
+            self._guard("probing the model", lambda: self._write(step, params))
+        self.render()
+
+    def render(self) -> None:
+        """Rewrites the page. Call it at the end as well, for metrics written after the last evaluation."""
+        self._guard("writing report.html", lambda: render(self.workdir))
+
+    def _begin(self, step: int, facts: Callable[[], Mapping[str, Any]]) -> None:
+        self._probe_log = ProbeLog(self.workdir, step)
+        self._probe_log.describe(facts())
+
+    def _write(self, step: int, params: Params) -> None:
+        if self._probe_log is None:
+            return
+        probes = list(self.probe(step, params))
+        self._probe_log.forget(step)  # a run that was rolled back reaches this step again
+        for kind, fields in probes:
+            self._probe_log.write(step, kind, **fields)
+
+    def _guard(self, what: str, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except Exception as error:  # no error in the report may stop training
+            if what not in self._failed:
+                self._failed.add(what)
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                self.log(FAILED.format(what=what, error=reason[:300]))
+
 
 MODEL_PROBES = ("fill_mask", "attention", "neighbors")
 BEST_PARAMS = "the weights taken"
@@ -196,3 +265,24 @@ def run_facts(
         "phases": phases,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def verify(workdir: Path) -> None:
+    """Raises `UserError` if config or tokenizer are not those that the run was trained with."""
+    try:
+        read_config(workdir)
+    except UserError:
+        return  # not a run, as `read_run` reports, or one of another version, whose metrics can still be drawn
+    if has_checkpoints(workdir):
+        read_settings(workdir)
+
+
+def stored_facts(workdir: Path) -> dict[str, Any] | None:
+    """Returns parameters and FLOPs of a run without a record of them; None if its work directory is incomplete."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    try:
+        facts = run_facts(stored_experiment(workdir)[0], None, None)
+    except UserError as error:
+        print(f"{workdir}: the cost of a step is unknown ({error})")
+        return None
+    return {name: value for name, value in facts.items() if name not in ("devices", "jax")}

@@ -27,8 +27,7 @@ import numpy as np
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.runtime.cluster import ProcessInfo, advice, find_process_info
-from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat, exit_immediately
-from bertjax.runtime.stragglers import StragglerDetector
+from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat, StragglerDetector, exit_immediately
 
 if TYPE_CHECKING:
     import jax

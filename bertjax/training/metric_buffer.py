@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from bertjax.metrics import add_sums, mean_metrics
-from bertjax.runtime.stragglers import StragglerDetector
+from bertjax.runtime.heartbeat import StragglerDetector
 from bertjax.training.anomalies import AnomalyTracker, NonFiniteLossError
 from bertjax.training.run_context import PhaseProgram, RunContext
 from bertjax.training.timing import DataWaitTimer, StepClock

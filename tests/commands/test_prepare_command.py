@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
-import bertjax.data.progress as progress_module
+import bertjax.data.corpus_report as progress_module
 from bertjax.config.sources import parse_source
-from bertjax.data.progress import TokenizingProgress
+from bertjax.data.corpus_report import TokenizingProgress
 from bertjax.data.readers import DocumentStats
 
 DIRTY = """the cat sees the dog. the dog sees the cat.

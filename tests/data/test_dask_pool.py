@@ -13,8 +13,8 @@ import distributed
 import pytest
 from prepare_lab import documents, prepare
 
-import bertjax.data.dask_pool as dask_module
 import bertjax.data.prepare as prepare_module
+import bertjax.data.workers as dask_module
 from bertjax.data.tokenize_documents import DocumentError
 from bertjax.errors import UserError
 

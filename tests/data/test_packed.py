@@ -8,9 +8,10 @@ import types
 import numpy as np
 import pytest
 
+from bertjax.data import formats
 from bertjax.data.corpus import Corpus, offsets
 from bertjax.data.counter_rng import CounterRng
-from bertjax.data.formats import PACKABLE, make_format, packed
+from bertjax.data.formats import PACKABLE, make_format
 from bertjax.data.formats.base import FormatSettings, assemble_sequences
 from bertjax.data.pipeline import MixtureSource, Pipeline, Prefetcher
 from bertjax.errors import UserError
@@ -121,13 +122,13 @@ def test_epochs_pack_the_same_examples_in_another_way(name):
 
 
 def test_every_epoch_is_planned_once_and_the_next_one_ahead(monkeypatch):
-    planned, plan_packing = [], packed.plan_packing
+    planned, plan_packing = [], formats.plan_packing
 
     def counted(*options, **named):
         planned.append((named["epoch"], threading.current_thread().name))
         return plan_packing(*options, **named)
 
-    monkeypatch.setattr(packed, "plan_packing", counted)
+    monkeypatch.setattr(formats, "plan_packing", counted)
     form = form_of("nsp_pairs")
     pipeline = Pipeline([MixtureSource("a", form)], batch_size=4, seed=5, vocab_size=1 << 20)
     half = form.num_sequences(0) // 8
@@ -240,12 +241,12 @@ def test_each_epoch_holds_every_example_once_and_runs_into_the_next():
 def test_resuming_late_costs_no_more_than_a_cycle_of_epochs(monkeypatch):
     """P5: after any number of epochs, two plans are made and one cycle of distinct epochs is counted."""
     planned, counted = [], []
-    plan_packing, count_packed_sequences = packed.plan_packing, packed.count_packed_sequences
+    plan_packing, count_packed_sequences = formats.plan_packing, formats.count_packed_sequences
     monkeypatch.setattr(
-        packed, "plan_packing", lambda *options, **named: planned.append(1) or plan_packing(*options, **named)
+        formats, "plan_packing", lambda *options, **named: planned.append(1) or plan_packing(*options, **named)
     )
     monkeypatch.setattr(
-        packed,
+        formats,
         "count_packed_sequences",
         lambda *options, **named: counted.append(1) or count_packed_sequences(*options, **named),
     )

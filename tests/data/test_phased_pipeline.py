@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bertjax.data.phased_pipeline import PhaseBatches, PhasedPipeline
-from bertjax.data.pipeline import ALL_SEQUENCES
+from bertjax.data.pipeline import ALL_SEQUENCES, PhaseBatches, PhasedPipeline
 
 
 class Rows:

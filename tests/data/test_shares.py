@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from bertjax.config.source_mixture import parse_epochs
 from bertjax.config.sources import parse_source
-from bertjax.data.mixture import ExactMixture
-from bertjax.data.shares import Mixing, mixture_shares
+from bertjax.data.mixture import ExactMixture, Mixing, mixture_shares
 from bertjax.errors import UserError
 
 FREE = (0.0, math.inf)

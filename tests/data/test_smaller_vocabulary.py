@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_added_words import KINDS, SCRIPT, build
+from test_changed_vocabulary import KINDS, SCRIPT, build
 from test_tokenizer import CHINESE, corpus, trained
 
-from bertjax.data.smaller_vocabulary import remove_unused
+from bertjax.data.changed_vocabulary import remove_unused
 from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
 from bertjax.errors import UserError
 

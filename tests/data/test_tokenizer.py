@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.data import FIXED_VOCABULARIES
-from bertjax.data import tokenizer_probe
+from bertjax.data import foreign_tokenizer
 from bertjax.data.builtin import clean_paragraphs
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer import Tokenizer
@@ -434,7 +434,7 @@ def test_rules_that_panic_are_refused(tmp_path: Path, capfd: Any, changes: dict[
 @pytest.mark.long
 def test_rules_that_take_too_long_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They read an added token for hours when the library builds the tokenizer, and no other thread runs meanwhile."""
-    monkeypatch.setattr(tokenizer_probe, "_SECONDS", 3.0)
+    monkeypatch.setattr(foreign_tokenizer, "_SECONDS", 3.0)
     content = json.loads(trained("roberta", "bpe").engine.to_str())
     added = {**content["added_tokens"][0], "id": 400, "content": "a" * 400, "normalized": True, "special": False}
     content["added_tokens"].append(added)

@@ -21,7 +21,7 @@ from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.encoder_decoder.families import FAMILIES
+from bertjax.hf.encoder_decoder.family import FAMILIES
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder, from_encoders
 from bertjax.hf.generate import _INERT_KEYS
 from bertjax.hf.keymap import params_to_tensors

@@ -22,8 +22,8 @@ from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models import encoder_decoder
 from bertjax.models.generation import generate
+from bertjax.models.logits_processors import restrict_logits
 from bertjax.models.model import abstract_params
-from bertjax.models.sampling import restrict_logits
 
 V, S = 40, 9
 LENGTHS = (9, 5, 7, 3, 9, 1)

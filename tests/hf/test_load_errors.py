@@ -22,7 +22,7 @@ from bertjax.errors import UserError
 from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.bert import make_keymap
-from bertjax.hf.nearest import describe_nearest
+from bertjax.hf.load import describe_nearest
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.models.model import abstract_params
 

@@ -9,8 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
-from bertjax.io.event_file import EventFile
-from bertjax.training.logging import TensorBoardWriter
+from bertjax.training.logging import EventFile, TensorBoardWriter
 
 Points = list[tuple[int, float]]
 

@@ -17,8 +17,7 @@ from fsspec.implementations.memory import MemoryFile
 from bertjax.data.text_store import open_downloads
 from bertjax.errors import UserError
 from bertjax.io import staging
-from bertjax.io.lease import LEASE
-from bertjax.io.run_lock import LOCK, DirectoryInUseError, RunLock
+from bertjax.io.run_lock import LEASE, LOCK, DirectoryInUseError, RunLock
 from bertjax.io.staging import display_path, local_copy, output_path, stored_folder
 from bertjax.io.store import Store
 
@@ -272,7 +271,7 @@ def test_only_objects_that_were_seen_are_deleted(url: str) -> None:
 
 def test_a_run_uploads_and_renews_while_it_works(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "SYNC_SECONDS", 0.02)
-    monkeypatch.setattr("bertjax.io.lease.time.time", itertools.count(1_700_000_000).__next__)
+    monkeypatch.setattr("bertjax.io.run_lock.time.time", itertools.count(1_700_000_000).__next__)
     folder, store = local_copy(url), Store(url)
     with stored_folder(folder).hold():
         first = store.read(LEASE)

@@ -12,8 +12,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymaps.rope_parameters import parse_rope, render_rope
 from bertjax.models.attention_context import make_context
-from bertjax.models.rope import frequencies, rotation
-from bertjax.models.rope_scaling import frequencies_by_length, scaled_frequencies
+from bertjax.models.rope import frequencies, frequencies_by_length, rotation, scaled_frequencies
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.objectives.masking import num_predictions
+from bertjax.objectives.masking import corrupt
 from bertjax.objectives.masking.corrupt import mask_tokens
 from bertjax.objectives.masking.settings import Masking
 from bertjax.types import Vocabulary
@@ -125,4 +125,4 @@ def assert_distribution(counts: np.ndarray, shares: np.ndarray, sigmas: float = 
 def num_predictions_by_length(config: Masking, seq_len: int) -> np.ndarray:
     """Returns int32 [S + 1]: predictions of an example by its length, by the rule "round"."""
     lengths = np.arange(seq_len + 1)
-    return np.asarray(num_predictions._rounded(config, config.mask_rate, lengths), np.int32)
+    return np.asarray(corrupt._rounded(config, config.mask_rate, lengths), np.int32)

@@ -14,10 +14,9 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.models.model import bind
 from bertjax.objectives import vocab_loss
-from bertjax.objectives.base import StepInputs
+from bertjax.objectives.base import StepInputs, sentence_pair_sums
 from bertjax.objectives.masking.settings import Masking
 from bertjax.objectives.mlm import Mlm
-from bertjax.objectives.sentence_pairs import sentence_pair_sums
 from bertjax.objectives.vocab_loss import unigram_nll, vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 

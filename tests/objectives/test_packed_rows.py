@@ -16,7 +16,7 @@ from bertjax.config.overrides import load_config
 from bertjax.errors import UserError
 from bertjax.experiment.config import parse
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.masking.num_predictions import max_sequence_predictions
+from bertjax.objectives.masking.corrupt import max_sequence_predictions
 from bertjax.objectives.masking.settings import Masking
 from bertjax.types import Params, Sum, Vocabulary
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from workdirs import usual_lines, write_workdir
 
-from bertjax.report import callback
-from bertjax.report.callback import ReportCallback
+from bertjax.report import training_callbacks
+from bertjax.report.training_callbacks import ReportCallback
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def test_a_page_that_cannot_be_written_is_reported_once(tmp_path: Path, monkeypa
     def fails(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(callback, "render", fails)
+    monkeypatch.setattr(training_callbacks, "render", fails)
     watcher = ReportCallback(tmp_path, 0, dict, probe, printed.append)
     watcher(50, "a", {})
     watcher.render()

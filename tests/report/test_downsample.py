@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.report.downsample import downsample_indices, smooth_series
+from bertjax.report.chart import downsample_indices, smooth_series
 
 NAN = float("nan")
 

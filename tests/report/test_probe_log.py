@@ -11,8 +11,7 @@ from workdirs import config, usual_lines, write_workdir
 
 from bertjax.errors import UserError
 from bertjax.io.jsonl import read_log
-from bertjax.report.probe_log import ProbeLog
-from bertjax.report.run_record import columns, read_run
+from bertjax.report.run_record import ProbeLog, columns, read_run
 
 
 def steps_and_kinds(folder: Path) -> list[tuple[int, str]]:

@@ -29,8 +29,7 @@ from workdirs import (
 
 from bertjax.config.overrides import load_config, to_json
 from bertjax.report.page import write_page
-from bertjax.report.render import render, report_page
-from bertjax.report.run_header import preset_name
+from bertjax.report.render import preset_name, render, report_page
 from bertjax.report.run_record import RunRecord, columns, read_run
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bertjax.runtime.stragglers import HostTimes, StragglerDetector
+from bertjax.runtime.heartbeat import HostTimes, StragglerDetector
 
 
 class Run:

@@ -18,12 +18,11 @@ from jax.sharding import Mesh
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.settings import Checkpointing
 from bertjax.errors import UserError
-from bertjax.training.bf16_moments import stochastic_round, with_bf16_moments
 from bertjax.training.flops import bytes_per_device
 from bertjax.training.optimizer import Optimizer
 from bertjax.training.sharding import state_shardings
 from bertjax.training.state import new_state
-from bertjax.training.transforms import scale_by_uncorrected_adam
+from bertjax.training.transforms import scale_by_uncorrected_adam, stochastic_round, with_bf16_moments
 from bertjax.types import Params
 
 HALF = Optimizer(moments_dtype="bfloat16")

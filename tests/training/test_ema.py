@@ -12,8 +12,7 @@ from descent import SCHEDULE, gradients, jit, nested, start
 from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.training.ema import ema_params, reset_ema
-from bertjax.training.optimizer import Optimizer
+from bertjax.training.optimizer import Optimizer, ema_params, reset_ema
 from bertjax.training.sharding import state_shardings
 from bertjax.training.state import TrainState, new_state
 from bertjax.training.step import init_state

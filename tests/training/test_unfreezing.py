@@ -17,8 +17,7 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.settings import Checkpointing
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.training.ema import ema_params
-from bertjax.training.optimizer import Optimizer
+from bertjax.training.optimizer import Optimizer, ema_params
 from bertjax.training.param_rules import match_rule
 from bertjax.training.state import COUNTER_DEFAULTS, new_state
 from bertjax.types import Params

@@ -1,4 +1,4 @@
-"""The protocol of a family of encoder-decoders, and what families share."""
+"""The protocol of a family of encoder-decoders, what families share, and those that the registry names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
+from bertjax.config.extensions import ENCODER_DECODERS as FAMILIES
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
@@ -134,3 +135,28 @@ def joint_axis_sizes(config: EncoderDecoderConfig) -> dict[str, int]:
         return {**axis_sizes(model), "U": model.relative_attention_num_buckets, "Q": config.encoder.hidden_size}
 
     return sizes(config.encoder) | {letter.lower(): size for letter, size in sizes(config.decoder).items()}
+
+
+_NONE = ("auto", "bertjax")
+
+
+def find_family(model_type: str) -> EncoderDecoderFamily | None:
+    """Returns the family with this `model_type` in its config.json, if there is one."""
+    return next((family for family in FAMILIES.usable() if family.name == model_type), None)
+
+
+def family_of(config: EncoderDecoderConfig) -> EncoderDecoderFamily | None:
+    """Returns the family that a model names, None for the native format."""
+    return None if config.family in _NONE else FAMILIES[config.family]
+
+
+def with_family(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """Returns the model with the family of its export: of `auto` the first that holds it, else one that nearly does."""
+    if config.family != "auto":
+        return config
+    limits = {family.name: family.limitation(config) for family in FAMILIES.usable()}
+    near = [name for name, limit in limits.items() if _DIFFERING.fullmatch(limit)]
+    return dataclasses.replace(config, family=min(near, key=lambda name: len(limits[name]), default="bertjax"))
+
+
+_DIFFERING = re.compile(r"((encoder: |decoder: )?\w+(, )?){0,4}")  # the reason is a few fields

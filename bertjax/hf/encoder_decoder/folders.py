@@ -18,8 +18,7 @@ from bertjax.config.model import float32_config
 from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder import native
-from bertjax.hf.encoder_decoder.families import family_of, find_family
-from bertjax.hf.encoder_decoder.family import TOKEN_IDS, EncoderDecoderFamily
+from bertjax.hf.encoder_decoder.family import TOKEN_IDS, EncoderDecoderFamily, family_of, find_family
 from bertjax.hf.generate import generation_file, read_generation
 from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors, tensors_to_params
 from bertjax.hf.load import local_model, read_config_json

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.encoder_decoder.families import family_of
+from bertjax.hf.encoder_decoder.family import family_of
 from bertjax.hf.encoder_decoder.folders import EncoderDecoderWeights, read_weights, write_folder
 from bertjax.hf.generate import generate_ids, generation_settings
 from bertjax.hf.inputs import Inputs, check_inputs, max_input_length

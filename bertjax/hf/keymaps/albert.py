@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps import bert_names as names
+from bertjax.hf.keymaps import bert
 from bertjax.hf.keymaps.family import (
     ABSOLUTE_POSITIONS,
     ENCODER_ONLY,
@@ -32,7 +32,7 @@ _DEFAULTS = {
     "attention_probs_dropout_prob": 0.0,
 }
 _FIELDS: Fields = {
-    **change_defaults(names.ENCODER_FIELDS, **_DEFAULTS),
+    **change_defaults(bert.ENCODER_FIELDS, **_DEFAULTS),
     "embedding_size": ("embedding_size", 128, int),
     "num_hidden_groups": ("num_groups", 1, int),
     "inner_group_num": ("inner_layers", 1, int),
@@ -44,7 +44,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of an ALBERT's parameters."""
     return KeyMap(
         entries=(
-            *names.embedding_entries("albert", config),
+            *bert.embedding_entries("albert", config),
             *linear("encoder/embeddings/projection", "albert.encoder.embedding_hidden_mapping_in", "E D"),
             *_layer_entries(config),
             *linear("pooler/dense", "albert.pooler", "D D", head="pooler"),
@@ -53,12 +53,12 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             Entry("mlm_head/bias", "predictions.bias", "V", head="mlm"),
             *linear("pair_head", "sop_classifier.classifier", "D 2", head="pair"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
-            *names.choice_entries("classifier"),
-            *names.token_head_entries(),
+            *bert.choice_entries("classifier"),
+            *bert.token_head_entries(),
         ),
         sizes=axis_sizes(config),
         renames=((r"^(embeddings|encoder|pooler)\.", r"albert.\1."),),  # AlbertModel: no prefix
-        ignored=names.BUFFERS,
+        ignored=bert.BUFFERS,
         ties={
             "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias",

@@ -14,7 +14,6 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import bert
-from bertjax.hf.keymaps import bert_names as names
 from bertjax.hf.keymaps.family import ENCODER_ONLY, Family, linear, norm
 
 
@@ -57,7 +56,7 @@ _MOSAIC = Family(
     model_type="mosaic_bert",
     make_keymap=functools.partial(make_keymap, packed=True),
     architectures=bert.FAMILY.architectures,
-    fields=names.BERT_FIELDS,
+    fields=bert.BERT_FIELDS,
     structure={
         "position_embedding": "none",
         "attention_position": "relative_bias",

@@ -1,4 +1,6 @@
-"""DeBERTa v1 under Hugging Face's names (transformers: models/deberta/modeling_deberta.py), and what v2 shares with it.
+"""DeBERTa v1 to v3 under Hugging Face's names (transformers: models/deberta and models/deberta_v2).
+
+v3 is v2 trained with replaced token detection; the head of that objective has no class in `transformers`.
 
 The masked-LM head is written in the layout that `transformers` calls legacy, its default: there the word table is tied
 as in BERT. The other layout, Microsoft's own, is read as well; transformers 4 overwrites its dense layer with the word
@@ -14,7 +16,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps import bert_names as names
+from bertjax.hf.keymaps import bert
 from bertjax.hf.keymaps.family import (
     ENCODER_ONLY,
     Activation,
@@ -30,7 +32,7 @@ from bertjax.hf.keymaps.family import (
 )
 
 FIELDS: Fields = {
-    **change_defaults(names.ENCODER_FIELDS, vocab_size=50265, type_vocab_size=0, layer_norm_eps=1e-7),
+    **change_defaults(bert.ENCODER_FIELDS, vocab_size=50265, type_vocab_size=0, layer_norm_eps=1e-7),
     "pooler_hidden_act": ("classifier_act", "gelu", Activation),
 }
 STRUCTURE: dict[str, Any] = {
@@ -89,12 +91,12 @@ def make_shared_keymap(config: EncoderConfig, version_entries: tuple[Entry, ...]
     return KeyMap(
         entries=(
             *_embedding_entries(config),
-            *names.output_entries("deberta", config, "A"),
+            *bert.output_entries("deberta", config, "A"),
             *version_entries,
-            *names.prediction_entries(predictions, config, "E"),
-            *names.classifier_entries("pooler.dense", "classifier"),
-            *names.choice_entries("classifier", "pooler.dense"),
-            *names.token_head_entries(),
+            *bert.prediction_entries(predictions, config, "E"),
+            *bert.classifier_entries("pooler.dense", "classifier"),
+            *bert.choice_entries("classifier", "pooler.dense"),
+            *bert.token_head_entries(),
         ),
         sizes=axis_sizes(config)
         | {"R": 2 * (config.position_buckets or config.max_distance), "W": config.conv_kernel_size},
@@ -103,7 +105,7 @@ def make_shared_keymap(config: EncoderConfig, version_entries: tuple[Entry, ...]
             (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", rf"{predictions}.transform.\1."),
             (r"^lm_predictions\.lm_head\.bias$", f"{predictions}.bias"),
         ),
-        ignored=(*names.BUFFERS, *(() if has_position_table else (r"position_embeddings\.weight$",))),
+        ignored=(*bert.BUFFERS, *(() if has_position_table else (r"position_embeddings\.weight$",))),
         ties={
             f"{predictions}.decoder.weight": "deberta.embeddings.word_embeddings.weight",
             f"{predictions}.decoder.bias": f"{predictions}.bias",
@@ -182,6 +184,98 @@ FAMILY = Family(
     ignored_keys=IGNORED_KEYS,
     extra_fields=parse_shared,
     extra_keys=render_shared,
+    prefix="deberta.",
+    sidecar_paths=SIDECAR_PATHS,
+)
+
+
+_V2_DEFAULTS = {
+    "vocab_size": 128_100,
+    "hidden_size": 1536,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 24,
+    "intermediate_size": 6144,
+}
+_V2_FIELDS: Fields = {
+    **change_defaults(FIELDS, **_V2_DEFAULTS),
+    "share_att_key": ("share_att_key", False, bool),
+}
+_CONVOLUTION: Fields = {
+    "conv_kernel_size": ("conv_kernel_size", 0, int),
+    "conv_act": ("conv_act", "tanh", Activation),
+}
+_RELATIVE: Fields = {
+    "position_buckets": ("buckets", -1, int),
+    "norm_rel_ebd": ("norm", "none", str),
+}
+
+
+def make_v2_keymap(config: EncoderConfig) -> KeyMap:
+    """Returns the names of a DeBERTa v2's parameters."""
+    param, tensor = "encoder/layers/{L}/attention", "deberta.encoder.layer.{L}.attention.self"
+    separate = config.attention_position == "disentangled" and not config.share_att_key
+    terms = config.pos_att_type if separate else ()
+    return make_shared_keymap(
+        config,
+        (
+            *linear(f"{param}/query", f"{tensor}.query_proj", "D A"),
+            *linear(f"{param}/key", f"{tensor}.key_proj", "D A"),
+            *linear(f"{param}/value", f"{tensor}.value_proj", "D A"),
+            *(linear(f"{param}/position_key", f"{tensor}.pos_key_proj", "D A") if "c2p" in terms else ()),
+            *(linear(f"{param}/position_query", f"{tensor}.pos_query_proj", "D A") if "p2c" in terms else ()),
+            *_convolution_entries(config),
+        ),
+    )
+
+
+def _convolution_entries(config: EncoderConfig) -> tuple[Entry, ...]:
+    if not config.conv_kernel_size:
+        return ()
+    param, tensor = "encoder/convolution", "deberta.encoder.conv"
+    return (
+        Entry(f"{param}/kernel", f"{tensor}.conv.weight", "W D D", "conv"),
+        Entry(f"{param}/bias", f"{tensor}.conv.bias", "D"),
+        *norm(f"{param}/norm", f"{tensor}.LayerNorm", config),
+    )
+
+
+def _parse_v2(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+    rest = parse_shared(values, fields, where) | parse_fields(values, _CONVOLUTION, where)
+    head_size = fields["hidden_size"] // max(1, fields["num_heads"])
+    refuse(values, where, "attention_head_size", (head_size,), "heads share the hidden size")
+    table = parse_fields(values, _RELATIVE, where)
+    relative, normed = rest["attention_position"] == "disentangled", "layer_norm" in table["norm"].lower()
+    if normed and not relative:
+        raise UserError(f"{where}: norm_rel_ebd needs relative_attention = true, which has the table to normalize")
+    buckets = max(0, table["buckets"]) if relative else 0
+    return {**rest, "position_buckets": buckets, "norm_relative_embeddings": normed}
+
+
+def _render_v2(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+    convolution = {"conv_kernel_size": config.conv_kernel_size, "conv_act": config.conv_act, "conv_groups": 1}
+    return {
+        **render_shared(config, architecture),
+        "attention_head_size": config.head_dim,
+        "position_buckets": config.position_buckets or -1,
+        "norm_rel_ebd": "layer_norm" if config.norm_relative_embeddings else "none",
+        "conv_kernel_size": config.conv_kernel_size,
+        **(convolution if config.conv_kernel_size else {}),
+    }
+
+
+FAMILY_V2 = Family(
+    name="deberta-v2",
+    model_type="deberta-v2",
+    make_keymap=make_v2_keymap,
+    architectures={"DebertaV2ForMultipleChoice": ("multiple_choice",), **name_architectures("DebertaV2")},
+    fields=_V2_FIELDS,
+    structure=STRUCTURE,
+    constants=CONSTANTS,
+    unsupported=(*ENCODER_ONLY, ("conv_groups", (1, None), "the convolution has one group")),
+    training_only=TRAINING_ONLY,
+    ignored_keys=IGNORED_KEYS,
+    extra_fields=_parse_v2,
+    extra_keys=_render_v2,
     prefix="deberta.",
     sidecar_paths=SIDECAR_PATHS,
 )

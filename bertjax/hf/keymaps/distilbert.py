@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps import bert_names as names
+from bertjax.hf.keymaps import bert
 from bertjax.hf.keymaps.family import (
     ENCODER_ONLY,
     Activation,
@@ -52,13 +52,13 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             *linear("mlm_head/dense", "vocab_transform", "D D", head="mlm"),
             *norm("mlm_head/norm", "vocab_layer_norm", config, head="mlm"),
             Entry("mlm_head/bias", "vocab_projector.bias", "V", head="mlm"),
-            *names.classifier_entries("pre_classifier", "classifier"),
-            *names.choice_entries("classifier", "pre_classifier"),
-            *names.token_head_entries(),
+            *bert.classifier_entries("pre_classifier", "classifier"),
+            *bert.choice_entries("classifier", "pre_classifier"),
+            *bert.token_head_entries(),
         ),
         sizes=axis_sizes(config),
         renames=((r"^(embeddings|transformer)\.", r"distilbert.\1."),),  # DistilBertModel: no prefix
-        ignored=names.BUFFERS,
+        ignored=bert.BUFFERS,
         ties={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
         backbone=r"^(distilbert|vocab_transform|vocab_layer_norm|vocab_projector)\.",
     )

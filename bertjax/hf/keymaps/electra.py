@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps import bert_names as names
+from bertjax.hf.keymaps import bert
 from bertjax.hf.keymaps.family import (
     ABSOLUTE_POSITIONS,
     ENCODER_ONLY,
@@ -23,7 +23,7 @@ from bertjax.hf.keymaps.family import (
 )
 
 _FIELDS: Fields = {
-    **change_defaults(names.BERT_FIELDS, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
+    **change_defaults(bert.BERT_FIELDS, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
     "embedding_size": ("embedding_size", 128, int),
 }
 # Read by the multiple-choice class alone; the values are those of the released models.
@@ -40,23 +40,23 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     projection = linear("encoder/embeddings/projection", "electra.embeddings_project", "E D")
     return KeyMap(
         entries=(
-            *names.embedding_entries("electra", config),
+            *bert.embedding_entries("electra", config),
             *(projection if config.embedding_size is not None else ()),
-            *names.layer_entries("electra", config),
+            *bert.layer_entries("electra", config),
             *linear("rtd_head/dense", "discriminator_predictions.dense", "D D", head="rtd"),
             *linear("rtd_head/output", "discriminator_predictions.dense_prediction", "D 1", head="rtd"),
             *linear("mlm_head/dense", "generator_predictions.dense", "D E", head="mlm"),
             *norm("mlm_head/norm", "generator_predictions.LayerNorm", config, "E", head="mlm"),
             Entry("mlm_head/bias", "generator_lm_head.bias", "V", head="mlm"),
-            *names.classifier_entries("classifier.dense", "classifier.out_proj"),
-            *names.choice_entries("classifier", "sequence_summary.summary"),
-            *names.token_head_entries(),
+            *bert.classifier_entries("classifier.dense", "classifier.out_proj"),
+            *bert.choice_entries("classifier", "sequence_summary.summary"),
+            *bert.token_head_entries(),
         ),
         sizes=axis_sizes(config),
         renames=(
             (r"^(embeddings|embeddings_project|encoder)\.", r"electra.\1."),  # ElectraModel: no prefix
         ),
-        ignored=names.BUFFERS,
+        ignored=bert.BUFFERS,
         ties={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
         backbone=r"^(electra|discriminator_predictions|generator_predictions|generator_lm_head)\.",
     )
@@ -87,7 +87,7 @@ FAMILY = Family(
         "classifier_act": "gelu",  # ElectraClassificationHead
         "initializer": "normal",
     },
-    constants={**names.BERT_CONSTANTS, **_SUMMARY},
+    constants={**bert.BERT_CONSTANTS, **_SUMMARY},
     unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
     ignored_keys=f"summary_first_dropout summary_proj_to_labels {' '.join(_SUMMARY)}",
     extra_fields=_extra_fields,

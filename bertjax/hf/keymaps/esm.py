@@ -12,16 +12,15 @@ import numpy as np
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
-from bertjax.hf.keymaps import bert_names as names
-from bertjax.hf.keymaps import roberta
+from bertjax.hf.keymaps import bert, roberta
 from bertjax.hf.keymaps.family import ENCODER_ONLY, Family, Fields, axis_sizes, linear, norm, parse_fields
 from bertjax.models.rope import frequencies, round_frequencies
 
-_NORMS = names.NormNames("attention.LayerNorm", "LayerNorm", "encoder.emb_layer_norm_after")
+_NORMS = bert.NormNames("attention.LayerNorm", "LayerNorm", "encoder.emb_layer_norm_after")
 _ROTATION = "esm.rotary_embeddings.inv_freq"
 _ROUNDINGS = ("float32", "float16", "bfloat16")
 _FIELDS: Fields = {
-    **{key: field for key, field in names.ENCODER_FIELDS.items() if key not in ("hidden_act", "type_vocab_size")},
+    **{key: field for key, field in bert.ENCODER_FIELDS.items() if key not in ("hidden_act", "type_vocab_size")},
     "vocab_size": ("vocab_size", 0, int),
     "max_position_embeddings": ("max_position_embeddings", 1026, int),
     "rope_theta": ("global_rope_theta", 10_000.0, float),
@@ -34,25 +33,25 @@ _OPTIONAL: Fields = {"emb_layer_norm_before": ("norm", None, bool), "mask_token_
 def make_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of an ESM's parameters."""
     prefix, rotary, tied = "esm", config.attention_position == "rotary", config.tie_word_embeddings
-    embeddings = (each for each in names.embedding_entries(prefix, config) if "token_type" not in each.tensor)
+    embeddings = (each for each in bert.embedding_entries(prefix, config) if "token_type" not in each.tensor)
     rates = _frequencies(config, config.rope_rounding) if rotary else None
     return KeyMap(
         entries=(
             *(_with_norm_name(each) for each in embeddings),
-            *names.layer_entries(prefix, config, _NORMS),
+            *bert.layer_entries(prefix, config, _NORMS),
             *linear("contact_head", f"{prefix}.contact_head.regression", "M 1", head="contact"),
             *linear("pooler/dense", f"{prefix}.pooler.dense", "D D", head="pooler"),
             *linear("mlm_head/dense", "lm_head.dense", "D D", head="mlm"),
             *norm("mlm_head/norm", "lm_head.layer_norm", config, head="mlm"),
             *(() if tied else (Entry("mlm_head/table", "lm_head.decoder.weight", "V D", head="mlm"),)),
             Entry("mlm_head/bias", "lm_head.bias", "V", head="mlm"),
-            *names.classifier_entries("classifier.dense", "classifier.out_proj"),
+            *bert.classifier_entries("classifier.dense", "classifier.out_proj"),
             *linear("token_head/output", "classifier", "D C", head="token_classification"),
         ),
         sizes=axis_sizes(config) | {"M": config.num_layers * config.num_heads},
         renames=((r"^(embeddings|encoder|pooler|contact_head)\.", rf"{prefix}.\1."),),  # EsmModel: no prefix
         # The rotation is read by `_rounding`; older files have it in every layer.
-        ignored=(*names.BUFFERS, r"rotary_embeddings\.inv_freq$"),
+        ignored=(*bert.BUFFERS, r"rotary_embeddings\.inv_freq$"),
         computed={} if rates is None else {_ROTATION: rates},
         ties={"lm_head.decoder.weight": f"{prefix}.embeddings.word_embeddings.weight"} if tied else {},
         backbone=rf"^({prefix}|lm_head)\.",

@@ -7,7 +7,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import KeyMap
-from bertjax.hf.keymaps.bert_names import token_head_entries
+from bertjax.hf.keymaps.bert import token_head_entries
 from bertjax.hf.keymaps.family import (
     ENCODER_ONLY,
     Activation,

@@ -9,11 +9,10 @@ import dataclasses
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import KeyMap
-from bertjax.hf.keymaps import bert_names as names
-from bertjax.hf.keymaps import roberta
+from bertjax.hf.keymaps import bert, roberta
 from bertjax.hf.keymaps.family import Fields, change_defaults, table
 
-_NORMS = names.NormNames("attention.LayerNorm", "output.LayerNorm")
+_NORMS = bert.NormNames("attention.LayerNorm", "output.LayerNorm")
 _ATTENTION = (
     ("self.query", "attn.q"),
     ("self.key", "attn.k"),
@@ -21,7 +20,7 @@ _ATTENTION = (
     ("n.output.dense", "n.attn.o"),
 )
 _FIELDS: Fields = {
-    **change_defaults(names.ENCODER_FIELDS, vocab_size=30527, pad_token_id=1),
+    **change_defaults(bert.ENCODER_FIELDS, vocab_size=30527, pad_token_id=1),
     "relative_attention_num_buckets": ("relative_attention_num_buckets", 32, int),
 }
 

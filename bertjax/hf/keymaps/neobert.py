@@ -12,7 +12,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import classifier_entries
+from bertjax.hf.keymaps.bert import classifier_entries
 from bertjax.hf.keymaps.family import (
     ENCODER_ONLY,
     Family,

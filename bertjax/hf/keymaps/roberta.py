@@ -10,7 +10,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps import bert_names as names
+from bertjax.hf.keymaps import bert
 from bertjax.hf.keymaps.family import (
     ABSOLUTE_POSITIONS,
     ENCODER_ONLY,
@@ -22,20 +22,20 @@ from bertjax.hf.keymaps.family import (
 )
 
 
-def make_keymap(config: EncoderConfig, prefix: str = "roberta", norms: names.NormNames = names.AFTER) -> KeyMap:
+def make_keymap(config: EncoderConfig, prefix: str = "roberta", norms: bert.NormNames = bert.AFTER) -> KeyMap:
     """Returns the names of the parameters of a RoBERTa, or of a family with its tensors.
 
     Args: as of `bert.make_keymap`.
     """
     return KeyMap(
         entries=(
-            *names.embedding_entries(prefix, config),
-            *names.layer_entries(prefix, config, norms),
+            *bert.embedding_entries(prefix, config),
+            *bert.layer_entries(prefix, config, norms),
             *head_entries(prefix, config),
         ),
         sizes=axis_sizes(config),
         renames=((r"^(embeddings|encoder|pooler|LayerNorm)\.", rf"{prefix}.\1."),),  # RobertaModel: no prefix
-        ignored=names.BUFFERS,
+        ignored=bert.BUFFERS,
         ties=tied_names(prefix),
         backbone=rf"^({prefix}|lm_head)\.",
     )
@@ -48,9 +48,9 @@ def head_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
         *linear("mlm_head/dense", "lm_head.dense", "D D", head="mlm"),
         *norm("mlm_head/norm", "lm_head.layer_norm", config, head="mlm"),
         Entry("mlm_head/bias", "lm_head.bias", "V", head="mlm"),
-        *names.classifier_entries("classifier.dense", "classifier.out_proj"),
-        *names.choice_entries("classifier"),
-        *names.token_head_entries(),
+        *bert.classifier_entries("classifier.dense", "classifier.out_proj"),
+        *bert.choice_entries("classifier"),
+        *bert.token_head_entries(),
     )
 
 
@@ -92,14 +92,14 @@ FAMILY = Family(
         "RobertaModel": (),
     },
     # RobertaConfig's defaults are BERT's in part, and no published RoBERTa's: every published file has these keys.
-    fields=change_defaults(names.BERT_FIELDS, vocab_size=50265, pad_token_id=1),
+    fields=change_defaults(bert.BERT_FIELDS, vocab_size=50265, pad_token_id=1),
     structure={
         "mlm_act": "gelu",  # whatever the other layers have (RobertaLMHead)
         "classifier_dense": "own",
         "choice_dense": "pooler",
         "initializer": "normal",
     },
-    constants=names.BERT_CONSTANTS,
+    constants=bert.BERT_CONSTANTS,
     unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
     extra_fields=split_positions,
     extra_keys=_extra_keys,

@@ -13,8 +13,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps import bert_names as names
-from bertjax.hf.keymaps import roberta
+from bertjax.hf.keymaps import bert, roberta
 from bertjax.hf.keymaps.family import (
     ENCODER_ONLY,
     Family,
@@ -64,7 +63,7 @@ def _encoder_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
     return (
         *(
             each
-            for each in names.embedding_entries(prefix, config)
+            for each in bert.embedding_entries(prefix, config)
             if config.type_vocab_size or "_type" not in each.tensor
         ),
         *(
@@ -87,7 +86,7 @@ def _encoder_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
 
 
 def _nomic_keymap(config: EncoderConfig) -> KeyMap:
-    predictions = names.prediction_entries("cls.predictions", config, "D")
+    predictions = bert.prediction_entries("cls.predictions", config, "D")
     return KeyMap(
         entries=(
             *_encoder_entries("nomic_bert", config),
@@ -203,7 +202,7 @@ _FAMILIES = (
             "NomicBertModel": (),
         },
         fields=change_defaults(
-            names.BERT_FIELDS,
+            bert.BERT_FIELDS,
             vocab_size=30528,
             hidden_act="silu",
             hidden_dropout_prob=0.0,
@@ -243,7 +242,7 @@ _FAMILIES = (
             if "multiple_choice" not in heads
         },
         fields=change_defaults(
-            names.BERT_FIELDS,
+            bert.BERT_FIELDS,
             vocab_size=250002,
             hidden_size=1024,
             num_hidden_layers=24,
@@ -272,7 +271,7 @@ _FAMILIES = (
             "GteModel": (),
         },
         fields=change_defaults(
-            names.BERT_FIELDS,
+            bert.BERT_FIELDS,
             vocab_size=250048,
             attention_probs_dropout_prob=0.0,
             max_position_embeddings=8192,

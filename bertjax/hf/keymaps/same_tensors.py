@@ -13,8 +13,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import KeyMap
 from bertjax.hf.keymaps import bert, roberta
-from bertjax.hf.keymaps import bert_names as names
-from bertjax.hf.keymaps.bert_names import AFTER, NormNames
+from bertjax.hf.keymaps.bert import AFTER, NormNames
 from bertjax.hf.keymaps.family import Family, Fields, change_defaults
 
 
@@ -62,7 +61,7 @@ def _ernie_keymap(config: EncoderConfig) -> KeyMap:
 
 _PRE = {"norm_placement": "pre"}
 _PRE_WITHOUT_FIRST = {"norm_placement": "pre", "embedding_norm": "none"}
-_ROBERTA = change_defaults(names.BERT_FIELDS, pad_token_id=1)
+_ROBERTA = change_defaults(bert.BERT_FIELDS, pad_token_id=1)
 _XL = {"num_hidden_layers": 36, "hidden_size": 2560, "num_attention_heads": 32, "intermediate_size": 10240}
 _345M = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
@@ -97,7 +96,7 @@ _FAMILIES = (
         "Ernie",
         "ernie",
         make_keymap=_ernie_keymap,
-        constants=names.BERT_CONSTANTS | {"use_task_id": False},
+        constants=bert.BERT_CONSTANTS | {"use_task_id": False},
         ignored_keys="task_type_vocab_size use_task_id",
     ),
     _like(
@@ -106,7 +105,7 @@ _FAMILIES = (
         "MegatronBert",
         "bert",
         NormNames("attention.ln", "ln", "encoder.ln"),
-        change_defaults(names.ENCODER_FIELDS, vocab_size=29056, **_345M),
+        change_defaults(bert.ENCODER_FIELDS, vocab_size=29056, **_345M),
         structure=_PRE_WITHOUT_FIRST | {"scale_residual_init": True},
     ),
 )

@@ -12,7 +12,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import token_head_entries
+from bertjax.hf.keymaps.bert import token_head_entries
 from bertjax.hf.keymaps.family import (
     ACTIVATIONS,
     ENCODER_ONLY,

@@ -13,7 +13,7 @@ from bertjax.config.architecture import ACTIVATIONS
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import choice_entries, classifier_entries, token_head_entries
+from bertjax.hf.keymaps.bert import choice_entries, classifier_entries, token_head_entries
 from bertjax.hf.keymaps.family import Activation, Family, Fields, axis_sizes, linear, norm, table
 
 _FIELDS: Fields = {

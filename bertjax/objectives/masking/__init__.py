@@ -3,6 +3,6 @@
 `corrupt.mask_batch` is the whole corruption of a batch. Every random number is a function of the key of its example and
 of its position in the example, hence the same on any device and in any sequence, packed or alone.
 
-`tokens.py` finds tokens and words, `num_predictions.py` computes how many tokens of an example are masked,
-`whole_word.py`, `ngrams.py` and `spans.py` select them, and `replace.py` draws their replacements.
+`tokens.py` finds tokens and words, `corrupt.py` computes how many tokens of an example are masked,
+`whole_word.py` and `spans.py` select them, and `corrupt.py` draws their replacements.
 """

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.errors import UserError, comma_list
 from bertjax.objectives.base import Key, example_keys
-from bertjax.objectives.masking.ngrams import (
+from bertjax.objectives.masking.settings import Masking, default_max_predictions
+from bertjax.objectives.masking.spans import (
     sample_lengths,
     sample_ngram_lengths,
     select_random_ngrams,
+    select_spans,
     select_window_ngrams,
+    span_length_probabilities,
 )
-from bertjax.objectives.masking.num_predictions import example_num_predictions, mask_rate_at, max_sequence_predictions
-from bertjax.objectives.masking.replace import never_masked_ids, sample_replacements
-from bertjax.objectives.masking.settings import Masking
-from bertjax.objectives.masking.spans import select_spans, span_length_probabilities
 from bertjax.objectives.masking.tokens import (
+    COUNT,
+    DECISION,
     LENGTH,
     ORDER,
+    RANDOM_TOKEN,
     Tokens,
     Words,
     draw_uniform,
     find_runs,
     locate_tokens,
     locate_words,
+    sum_by_example,
     token_keys,
+    token_keys_at,
 )
 from bertjax.objectives.masking.whole_word import (
     WHOLE_WORD_PASSES,
@@ -170,3 +178,165 @@ def _deciding_positions(
     if config.replacement_unit == "word":
         return jnp.take_along_axis(words.first, words.word_of_token, axis=1)
     return jnp.broadcast_to(jnp.arange(selected.shape[1])[None, :], selected.shape)
+
+
+_MIN_EXAMPLE = 3  # [CLS], a token, [SEP]
+
+
+def mask_rate_at(config: Masking, cursor: Array | None) -> float | Float[Array, ""]:
+    """Returns the share to mask in batch `cursor`, constant or linear in the cursor []; None = the first share."""
+    if config.mask_rate_final is None or cursor is None:
+        return config.mask_rate
+    progress = jnp.clip(cursor.astype(jnp.float32) / config.schedule_steps, 0.0, 1.0)
+    return config.mask_rate + (config.mask_rate_final - config.mask_rate) * progress
+
+
+def max_sequence_predictions(config: Masking, seq_len: int, num_examples: int) -> int:
+    """Computes M, the slots for predictions of a sequence.
+
+    As many as one example of the sequence's length needs, and what rounding adds per example.
+
+    Args:
+        config: the masking.
+        seq_len: tokens of a sequence.
+        num_examples: E, the most examples in a sequence.
+    """
+    maximum = min(config.predictions_limit * num_examples, seq_len)
+    if num_examples == 1:
+        return maximum
+    rate = max(config.mask_rate, config.last_rate)
+    is_rounded = config.mask_rounding == "round" and config.mask_unit != "ngram_window"
+    if is_rounded and rate == config.mask_rate == config.last_rate:
+        lengths = np.arange(_MIN_EXAMPLE, seq_len + 1)
+        gain = float((_rounded(config, rate, lengths) - rate * lengths).max())
+        return min(maximum, math.floor(rate * seq_len + num_examples * max(gain, 0.0) + 1e-6))
+    alone = default_max_predictions(config.mask_unit, config.mask_rounding, rate, seq_len)
+    return min(maximum, alone if config.mask_rounding == "bernoulli" else alone + num_examples)
+
+
+def example_num_predictions(
+    config: Masking, tokens: Tokens, words: Words, rate: float | Float[Array, ""]
+) -> Int[Array, "B E"]:
+    """Computes the tokens (`mask_rounding="random_words"`: words) to mask in every example.
+
+    Args:
+        config: the masking.
+        tokens: the tokens.
+        words: the words.
+        rate: the share to mask.
+    """
+    if config.mask_rounding == "random_words":
+        examples = jnp.arange(tokens.keys.shape[1])[None, None, :]
+        total = (words.example[:, :, None] == examples).sum(axis=1, dtype=jnp.int32)
+    else:
+        counted = tokens.candidates if config.mask_rounding == "ceil" else tokens.segments > 0
+        total = sum_by_example(counted, tokens)
+    length = tokens.ids.shape[1]
+    # At a constant rate the numbers come from a table made in float64, like those of the authors' Python.
+    lengths = jnp.arange(length + 1) if isinstance(rate, jax.Array) else np.arange(length + 1)
+    if config.mask_rounding in ("random", "random_words"):
+        share = jnp.asarray(rate * lengths, jnp.float32)[total]
+        number = jnp.floor(share + draw_uniform(tokens.keys, COUNT)).astype(jnp.int32)
+        return number if config.mask_rounding == "random_words" else jnp.minimum(number, config.predictions_limit)
+    rule = _ceiled if config.mask_rounding == "ceil" else _rounded
+    return jnp.asarray(rule(config, rate, lengths), jnp.int32)[total]
+
+
+def _rounded(config: Masking, rate: float | Array, lengths: np.ndarray | Array) -> np.ndarray | Array:
+    """google-research/bert:create_pretraining_data.py; halves go to the even number, like Python's round."""
+    np_ = np if isinstance(lengths, np.ndarray) else jnp
+    number = np_.minimum(np_.maximum(np_.round(rate * lengths), 1), config.predictions_limit)
+    return np_.where(lengths > 0, number, 0)
+
+
+def _ceiled(config: Masking, rate: float | Array, lengths: np.ndarray | Array) -> np.ndarray | Array:
+    """Rounds up, as facebookresearch/SpanBERT:pretraining/fairseq/data/masking.py."""
+    np_ = np if isinstance(lengths, np.ndarray) else jnp
+    return np_.minimum(np_.ceil(rate * lengths), config.predictions_limit)
+
+
+def sample_replacements(
+    tokens: Tokens,
+    positions: Int[Array, "B M"],
+    deciding: Int[Array, "B M"],
+    config: Masking,
+    vocabulary: Vocabulary,
+) -> Int[Array, "B M"]:
+    """Returns the mask token, a random token, or the token itself, for each position.
+
+    Args:
+        tokens: the tokens.
+        positions: the positions to replace.
+        deciding: the positions whose random numbers choose among the three; random tokens are drawn per position.
+        config: the masking.
+        vocabulary: the tokenizer's vocabulary.
+
+    Raises:
+        UserError: `min_random_id` excludes the whole vocabulary.
+    """
+    ids = jnp.take_along_axis(tokens.ids, positions, axis=1)
+    noise = draw_uniform(token_keys_at(tokens, deciding), DECISION)
+    mask_ids = jnp.full_like(ids, vocabulary.mask_id)
+    share = config.mask_token_rate
+    if not config.random_token_rate:
+        return jnp.where(noise < share, mask_ids, ids)
+    random_ids = _sample_random_tokens(token_keys_at(tokens, positions), config, vocabulary).astype(ids.dtype)
+    return jnp.where(noise < share, mask_ids, jnp.where(noise < share + config.random_token_rate, random_ids, ids))
+
+
+def _sample_random_tokens(keys: Array, config: Masking, vocabulary: Vocabulary) -> Int[Array, "B M"]:
+    """Draws tokens of the true vocabulary from `min_random_id` on, uniformly or by their counts in the corpus."""
+    first, size = config.min_random_id, vocabulary.size
+    allowed = np.setdiff1d(np.arange(first, size), never_masked_ids(config, vocabulary))
+    if not len(allowed):
+        raise UserError(f"objective.masking.min_random_id={first} leaves nothing of a vocabulary of {size} tokens")
+    keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, RANDOM_TOKEN)))(keys)
+    is_range, table = len(allowed) == size - first, jnp.asarray(allowed, jnp.int32)
+
+    def token(number: Array) -> Array:
+        return first + number if is_range else table[number]
+
+    if config.random_token_distribution == "uniform" or not vocabulary.counts[allowed].any():
+        numbers = jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), 0, len(allowed))))(keys)
+        return token(numbers)
+    keep, other = (jnp.asarray(table) for table in build_alias_table(vocabulary.counts[allowed]))
+
+    def draw(key: Array) -> Array:
+        slot_key, keep_key = jax.random.split(key)
+        slot = jax.random.randint(slot_key, (), 0, len(allowed))
+        return token(jnp.where(jax.random.uniform(keep_key) < keep[slot], slot, other[slot]))
+
+    return jax.vmap(jax.vmap(draw))(keys)
+
+
+def never_masked_ids(config: Masking, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Returns the ids of `never_masked`; raises `UserError` for a token that the vocabulary lacks."""
+    if not vocabulary.tokens:  # a stand-in that knows sizes alone
+        return ()
+    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
+    absent = [token for token in config.never_masked if token not in ids]
+    if absent:
+        raise UserError(f"objective.masking.never_masked: the tokenizer has no token {comma_list(absent)}")
+    return tuple(ids[token] for token in config.never_masked)
+
+
+def build_alias_table(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Builds the tables of the alias method, by which tokens are drawn with these weights.
+
+    A uniform slot i, kept with probability keep[i] and else replaced by other[i], is such a draw: two look-ups however
+    large the table, and rare tokens keep their exact share (A. J. Walker, Electronics Letters 10, 1974; M. D. Vose,
+    IEEE TSE 17, 1991).
+
+    Returns:
+        `keep` float32 [n] and `other` int32 [n].
+    """
+    share = weights.astype(np.float64) * (len(weights) / weights.sum())
+    keep, other = np.ones(len(weights)), np.arange(len(weights), dtype=np.int32)
+    small, large = (list(np.flatnonzero(side)) for side in (share < 1.0, share >= 1.0))
+    while small and large:
+        low, high = small.pop(), large[-1]
+        keep[low], other[low] = share[low], high
+        share[high] -= 1.0 - share[low]
+        if share[high] < 1.0:
+            small.append(large.pop())
+    return keep.astype(np.float32), other

@@ -1,15 +1,170 @@
-"""SpanBERT's spans (facebookresearch/SpanBERT:pretraining/fairseq/data/masking.py; arXiv:1907.10529, section 3.1)."""
+"""Selection of n-grams of whole words (ALBERT's in random order, DeBERTa's one per window) and of SpanBERT's spans.
+
+Spans are those of facebookresearch/SpanBERT:pretraining/fairseq/data/masking.py (arXiv:1907.10529, section 3.1).
+"""
 
 from __future__ import annotations
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.objectives.masking.ngrams import first_span, following_words
-from bertjax.objectives.masking.tokens import Tokens, Words
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.masking.tokens import WINDOWS, Tokens, Words, draw_uniforms
 from bertjax.objectives.masking.whole_word import RandomOrder, lookup_by_example
+
+NGRAM_PASSES = 10
+"""Passes over a sequence; most are settled after four."""
+
+
+def sample_ngram_lengths(noise: Array, max_ngram: int) -> Array:
+    """Returns lengths 1 .. max_ngram with probabilities proportional to 1 / n, from uniform noise [...]."""
+    shares = 1.0 / np.arange(1, max_ngram + 1)
+    return sample_lengths(noise, shares / shares.sum())
+
+
+def sample_lengths(noise: Array, shares: np.ndarray) -> Array:
+    """Returns 1 + the index that uniform noise [...] draws from the distribution `shares` [lengths], int32 [...]."""
+    limits = jnp.asarray(np.cumsum(shares)[:-1], jnp.float32)
+    return 1 + (noise[..., None] >= jnp.expand_dims(limits, range(noise.ndim))).sum(axis=-1, dtype=jnp.int32)
+
+
+def shift_left(values: Array, steps: int) -> Array:
+    """Returns values[:, w + steps], 0 after the end."""
+    return jnp.pad(values[:, steps:], ((0, 0), (0, steps)))
+
+
+def shift_right(values: Array, steps: int, fill: int) -> Array:
+    """Returns values[:, w - steps].
+
+    Args:
+        values: [B, W].
+        steps: Distance.
+        fill: Value before the beginning.
+    """
+    return jnp.pad(values[:, : values.shape[1] - steps], ((0, 0), (steps, 0)), constant_values=fill)
+
+
+def following_words(words: Words, count: int) -> Bool[Array, "n B S"]:
+    """Returns True where a sequence has a word k positions after word w, in the same example, for k < `count`."""
+    return jnp.stack(
+        [(shift_left(words.example, k) == words.example) & (shift_left(words.size, k) > 0) for k in range(count)]
+    )
+
+
+def first_span(ranks: Int[Array, "B S"], reach: Bool[Array, "n B S"]) -> Int[Array, "B S"]:
+    """Returns for every word the smallest rank of the spans that contain it; S where none does.
+
+    A span from w on has the rank of w, and contains the word k positions further where `reach[k][w]`.
+    """
+    last = ranks.shape[1]
+    held = [shift_right(jnp.where(reach[k], ranks, last), k, last) for k in range(len(reach))]
+    return functools.reduce(jnp.minimum, held)
+
+
+def select_random_ngrams(
+    words: Words, noise: Float[Array, "B S"], lengths: Int[Array, "B S"], budget: Int[Array, "B E"], max_ngram: int
+) -> Bool[Array, "B S"]:
+    """Returns True for the words of ALBERT's n-grams (google-research/albert:create_pretraining_data.py).
+
+    Every word may begin one, of the length drawn for it; they come in random order. One that exceeds the rest of the
+    budget is shortened until it fits, and skipped if not even its first word does; one that then overlaps a selected
+    one is skipped. N-grams run over [SEP], like the authors', and never leave their example.
+
+    A pass settles the n-grams that fit whatever becomes of all earlier ones, unless an unsettled earlier one claims one
+    of their words, and the very first one, at its final length.
+
+    Args:
+        words: the words.
+        noise: random numbers of the words.
+        lengths: the length of the n-gram that begins at each word.
+        budget: the number of predictions per example.
+        max_ngram: the largest length.
+    """
+    order = RandomOrder(words, noise)
+    num_examples = budget.shape[1]
+    rank, budget_left = order.rank, lookup_by_example(budget, words.example)
+    offsets = range(max_ngram)
+    inside = following_words(words, max_ngram)
+    # sizes[n - 1][w]: tokens of the n words from w on
+    sizes = jnp.cumsum(jnp.stack([jnp.where(inside[k], shift_left(words.size, k), 0) for k in offsets]), axis=0)
+    step = jnp.arange(max_ngram, dtype=jnp.int32)[:, None, None]
+    cost = jnp.take_along_axis(sizes, (lengths - 1)[None], axis=0)[0]
+    is_open, covered = words.size > 0, jnp.zeros(words.size.shape, bool)
+    last = words.size.shape[1]
+    for _ in range(NGRAM_PASSES):
+        is_open &= ~covered & (words.size <= budget_left)
+        used = order.unsort(order.cumulative(order.sort(jnp.where(is_open, cost, 0))))
+        fits = is_open & (used <= budget_left)
+        location = order.unsort(order.cumulative(order.sort(is_open.astype(jnp.int32))))
+        is_head = is_open & (location == 1)
+        fitting = ((sizes <= budget_left[None]) & (step < lengths[None])).sum(axis=0, dtype=jnp.int32)
+        length = jnp.where(fits, lengths, fitting)
+        claimed = inside & (step < length[None])
+        overlaps = _overlaps(claimed, covered)
+        rival = first_span(jnp.where(is_open, rank, last), inside & (step < lengths[None]))
+        is_beaten = (jnp.stack([shift_left(rival, k) for k in offsets]) < rank[None]) & claimed
+        selected = ~overlaps & ((fits & ~is_beaten.any(axis=0)) | is_head) & is_open
+        covered |= _cover(selected, length, inside)
+        is_open &= ~selected & ~((fits | is_head) & overlaps)
+        spent = jnp.where(selected, jnp.take_along_axis(sizes, jnp.maximum(length - 1, 0)[None], axis=0)[0], 0)
+        budget_left = budget_left - order.unsort(order.totals(order.sort(spent), num_examples))
+    return covered
+
+
+def _overlaps(claimed: Bool[Array, "n B S"], covered: Bool[Array, "B S"]) -> Bool[Array, "B S"]:
+    """Returns True where one of the words that an n-gram claims is covered."""
+    return jnp.stack([claimed[k] & shift_left(covered, k) for k in range(len(claimed))]).any(axis=0)
+
+
+def _cover(selected: Bool[Array, "B S"], length: Int[Array, "B S"], inside: Bool[Array, "n B S"]) -> Bool[Array, "B S"]:
+    """Returns True for the words of the selected n-grams."""
+    held = [(selected & inside[k] & (length > k)).astype(jnp.int32) for k in range(len(inside))]
+    return jnp.stack([shift_right(held[k], k, 0) for k in range(len(inside))]).any(axis=0)
+
+
+def select_window_ngrams(
+    config: Masking, tokens: Tokens, words: Words, budget: Int[Array, "B E"]
+) -> Bool[Array, "B S"]:
+    """Returns True for the words of DeBERTa's n-grams (microsoft/DeBERTa:DeBERTa/apps/tasks/mlm_task.py).
+
+    Windows of n * int(1 / mask_rate) words follow each other, with a new n for each; the n-gram begins anywhere in its
+    window, and one that exceeds it shifts the next window. Words are masked from the left until the budget is reached,
+    the last one whole. As windows mask 1 in int(1 / mask_rate) words, fewer are masked at the end of a long text.
+
+    Args:
+        config: the masking.
+        tokens: the tokens.
+        words: the words.
+        budget: the number of predictions per example.
+    """
+    batch_size, length = tokens.ids.shape
+    period = int(1.0 / config.mask_rate)
+    examples = jnp.arange(budget.shape[1])[None, None, :]
+    number = (words.example[:, :, None] == examples).sum(axis=1)[:, :, None]
+    before = (words.example[:, :, None] < examples).sum(axis=1)[:, :, None]
+    noise = draw_uniforms(tokens.keys, WINDOWS, 2 * (length // period + 1))
+    length_noise, offset_noise = jnp.split(noise, 2, axis=-1)
+    n = sample_ngram_lengths(length_noise, config.max_ngram)
+    window = n * period
+    advance = jnp.maximum(window, jnp.floor(offset_noise * window).astype(jnp.int32) + n)
+    start = jnp.cumsum(advance, axis=-1) - advance  # of the window: only the last can be shorter than the others
+    position = start + jnp.floor(offset_noise * jnp.clip(number - start, 0, window)).astype(jnp.int32)
+    exists = start < number
+    begin = jnp.where(exists, position + before, length).reshape(batch_size, -1)
+    end = jnp.where(exists, jnp.minimum(position + n, number) + before, length).reshape(batch_size, -1)
+    sequence = jnp.arange(batch_size)[:, None]
+    edges = jnp.zeros((batch_size, length + 1), jnp.int32).at[sequence, begin].add(1).at[sequence, end].add(-1)
+    selected = jnp.cumsum(edges, axis=1)[:, :length] > 0
+    size = jnp.where(selected, words.size, 0)
+    total = jnp.cumsum(size, axis=1) - size
+    is_first = words.example != shift_right(words.example, 1, -1)
+    used = total - jax.lax.cummax(jnp.where(is_first, total, 0), axis=1)
+    return selected & (used < lookup_by_example(budget, words.example))
+
 
 SPAN_PASSES = 12
 """Passes over a sequence, two per link of a chain of spans that begin inside each other: few chains are longer than

@@ -24,19 +24,19 @@ from bertjax.objectives.base import (
     LossOutputs,
     Network,
     StepInputs,
+    classify_pairs,
     encoder_inputs,
     example_keys,
 )
 from bertjax.objectives.masking.corrupt import selected_positions
 from bertjax.objectives.plm.permutation import (
     NUM_DRAWS,
+    PlmSettings,
     SequencePart,
     permutation_ranks,
     sample_order,
     sample_targets,
 )
-from bertjax.objectives.plm.settings import PlmSettings
-from bertjax.objectives.sentence_pairs import classify_pairs
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params
 

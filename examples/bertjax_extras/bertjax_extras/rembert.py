@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertjax.extensions import EncoderConfig, Family, KeyMap
-from bertjax.hf.keymaps import bert_names as names
+from bertjax.hf.keymaps import bert
 from bertjax.hf.keymaps.family import ENCODER_ONLY, axis_sizes, change_defaults, linear
 
 
@@ -18,16 +18,16 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     projection = linear("encoder/embeddings/projection", "rembert.encoder.embedding_hidden_mapping_in", "E D")
     return KeyMap(
         entries=(
-            *names.embedding_entries("rembert", config),
+            *bert.embedding_entries("rembert", config),
             *projection,
-            *names.layer_entries("rembert", config),
+            *bert.layer_entries("rembert", config),
             *linear("pooler/dense", "rembert.pooler.dense", "D D", head="pooler"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
-            *names.token_head_entries(),
+            *bert.token_head_entries(),
         ),
         sizes=axis_sizes(config),
         renames=((r"^(embeddings|encoder|pooler)\.", r"rembert.\1."),),  # RemBertModel: no prefix
-        ignored=(*names.BUFFERS, r"cls\.predictions\..*"),
+        ignored=(*bert.BUFFERS, r"cls\.predictions\..*"),
         backbone=r"^(rembert|cls)\.",
     )
 
@@ -48,7 +48,7 @@ FAMILY = Family(
     },
     fields={
         **change_defaults(
-            names.ENCODER_FIELDS,
+            bert.ENCODER_FIELDS,
             vocab_size=250300,
             hidden_size=1152,
             num_hidden_layers=32,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_tokenizer import CHINESE, corpus, trained
 
-from bertjax.data.added_words import add_words, read_words, split_words
+from bertjax.data.changed_vocabulary import add_words, read_words, split_words
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
 from bertjax.data.vocab_transfer import Spelling, match_tokens
