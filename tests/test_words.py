@@ -137,6 +137,7 @@ def public_functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
             yield from (each for each in public_functions(node.body) if each.name not in PROTOCOL)
 
 
+@functools.cache
 def refused_parts(name: str) -> set[str]:
     """Returns the refused words of a name."""
     allowed = SENTENCE_WORDS if name.startswith("test_") else set()

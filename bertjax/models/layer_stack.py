@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.layer import Layer
-from bertjax.models.linear import Key, KeyStream, Norm, make_norm
+from bertjax.models.linear import Key, KeyStream, Norm, abstract, make_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.types import Params
 
@@ -283,9 +283,9 @@ def _take(tree: Any, *index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _layer_graphdef(config: EncoderConfig, attention_norm: bool) -> nnx.GraphDef:
-    return nnx.graphdef(nnx.eval_shape(lambda: Layer(config, KeyStream(jax.random.key(0)), attention_norm)))
+    return nnx.graphdef(abstract(lambda rngs: Layer(config, rngs, attention_norm)))
 
 
 def _remat(function: Callable, policy: str) -> Callable:

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,20 @@ class KeyStream(nnx.Rngs):
 
     def __init__(self, key: Key):
         numbers = itertools.count()
-        self.params = lambda: jax.random.fold_in(key, next(numbers))
+        self.params = lambda: key if _without_draws.get() else jax.random.fold_in(key, next(numbers))
+
+
+_without_draws: ContextVar[bool] = ContextVar("without_draws", default=False)
+Made = TypeVar("Made")
+
+
+def abstract(make: Callable[[KeyStream], Made]) -> Made:
+    """Returns what `make` builds from a stream of keys, shapes only; to trace the draws would take most of the time."""
+    token = _without_draws.set(True)
+    try:
+        return nnx.eval_shape(lambda: make(KeyStream(jax.random.key(0))))
+    finally:
+        _without_draws.reset(token)
 
 
 def recompute(function: Callable) -> Callable:
@@ -313,6 +326,8 @@ def initializer(config: EncoderConfig, scale_residual: bool = False) -> jax.nn.i
     The truncated normal is BERT's: cut at two sigma and not rescaled, so that the standard deviation is 0.88 sigma.
     The scaling is that of GPT-2's paper (also Megatron-LM, arXiv:1909.08053).
     """
+    if _without_draws.get():
+        return jax.nn.initializers.zeros
     draw = {"truncated_normal": jax.nn.initializers.truncated_normal, "normal": jax.nn.initializers.normal}
     scale = math.sqrt(2 * config.num_layers) if scale_residual else 1.0
     return draw[config.initializer](config.initializer_range / scale)

@@ -28,7 +28,7 @@ from bertjax.models.heads import (
     summary_per_token,
 )
 from bertjax.models.layer_stack import join_stacks
-from bertjax.models.linear import Key, KeyStream, Linear, initializer
+from bertjax.models.linear import Key, KeyStream, Linear, abstract, initializer
 from bertjax.types import Params
 
 HEADS = (
@@ -307,10 +307,15 @@ def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
         raise UserError(f"the head {readers[0]} needs the head pooler; heads are {', '.join(heads)}")
 
 
-@functools.lru_cache(maxsize=64)
 def graphdef(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
     """Returns the structure of a model: `nnx.merge(graphdef(...), params)` is the model."""
-    return nnx.graphdef(nnx.eval_shape(lambda: Model(config, heads, KeyStream(jax.random.key(0)))))
+    return _abstract_model(config, heads)[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _abstract_model(config: EncoderConfig, heads: tuple[str, ...]) -> tuple[nnx.GraphDef, Params]:
+    structure, params = nnx.split(abstract(lambda rngs: Model(config, heads, rngs)))
+    return structure, nnx.to_pure_dict(params)
 
 
 def bind(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> Model:
@@ -334,12 +339,7 @@ def init_params(config: EncoderConfig, heads: tuple[str, ...], key: Key) -> Para
 
 def abstract_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
     """Returns shapes and dtypes of `init_params` without allocating them."""
-    return jax.tree.map(lambda leaf: leaf, _abstract_params(config, heads))  # a copy: callers may change their tree
-
-
-@functools.lru_cache(maxsize=64)
-def _abstract_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
-    return jax.eval_shape(lambda: init_params(config, heads, jax.random.key(0)))
+    return jax.tree.map(lambda leaf: leaf, _abstract_model(config, heads)[1])  # a copy: callers may change their tree
 
 
 def count_params(config: EncoderConfig, heads: tuple[str, ...]) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab import NOUNS, Finished
-from transformers import pipeline
 
 import bertjax
 from bertjax.cli import main
@@ -54,6 +53,8 @@ def test_the_export_is_calibrated(finished: Finished, tmp_path: Path, capsys: py
         assert one["label"] == other["label"]
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
     texts = [line.split("\t")[0] for line in (tmp_path / "dev.tsv").read_text().splitlines()[1:]]
+    from transformers import pipeline  # which takes seconds
+
     theirs = pipeline("text-classification", model=str(run / "export"))(texts[:20])
     assert [each["score"] for each in theirs] == pytest.approx([each["score"] for each in of_run[:20]], abs=1e-5)
 

@@ -17,6 +17,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.layer import Layer
 from bertjax.models.layer_stack import ScanRun, init_attention_norms, init_layers, run_layers, scan_runs
+from bertjax.models.model import abstract_params, init_params
 from bertjax.types import Params
 
 LOCAL, GLOBAL = True, False
@@ -137,3 +138,12 @@ def test_gradients_of_unrolled_layers_are_joined() -> None:
     shape = "x".join(map(str, stack))
     assert re.search(rf"stablehlo\.concatenate .*tensor<{shape}xf32>$", program, re.MULTILINE)
     assert not re.search(rf"stablehlo\.(pad|add) .*tensor<{shape}xf32>$", program, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "values", [{"num_groups": 2, "inner_layers": 2}, {"first_attention_norm": False, "norm_placement": "pre"}]
+)
+def test_shapes_without_draws_are_those_of_the_draws(values: dict[str, Any]) -> None:
+    config = EncoderConfig(num_layers=4, **values)
+    drawn = jax.eval_shape(lambda: init_params(config, ("pooler", "mlm"), jax.random.key(0)))
+    assert abstract_params(config, ("pooler", "mlm")) == drawn
