@@ -266,12 +266,20 @@ def dotted(group: str, name: str) -> str:
 
 
 _cache: dict[type, Mapping[str, Setting]] = {}
+_hints: dict[type, dict[str, Any]] = {}
+
+
+def _type_hints(cls: type) -> dict[str, Any]:
+    """Returns the types of the fields; to compile the text of all annotations takes a quarter of reading a config."""
+    if cls not in _hints:
+        _hints[cls] = typing.get_type_hints(cls)
+    return _hints[cls]
 
 
 def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
     """Returns the declared fields of a dataclass by name, in their order, each with its type."""
     if cls not in _cache:
-        hints = typing.get_type_hints(cls)
+        hints = _type_hints(cls)
         tagged = {field.name: field.metadata[_TAG] for field in dataclasses.fields(cls) if _TAG in field.metadata}
         _cache[cls] = {
             name: dataclasses.replace(each, resume=each.resume or cls.resume, **_kind_of(hints[name]))
@@ -306,7 +314,7 @@ class Reader:
 
     def fields_of(self, cls: type[Settings]) -> dict[str, Any]:
         """Returns the fields of a group that are keys, links to keys, or other groups."""
-        fields, hints = {}, typing.get_type_hints(cls)
+        fields, hints = {}, _type_hints(cls)
         for field in dataclasses.fields(cls):
             if (declared := field.metadata.get(_TAG)) is not None and declared.key:
                 fields[field.name] = self._value(dotted(cls.group, field.name))

@@ -27,6 +27,7 @@ from bertjax.experiment.config import Config, check_batch_sizes, parse
 from bertjax.io.jsonl import JsonlLog
 from bertjax.io.tree_paths import map_with_path
 from bertjax.models import encoder_decoder
+from bertjax.models.linear import abstract
 from bertjax.models.model import count_params
 from bertjax.objectives.base import Network, Objective
 from bertjax.runtime import platform
@@ -138,7 +139,7 @@ def make_experiment(
     rate = join_schedules([(start, phase.schedule) for start, phase in config.phases])
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels are chosen for the platform of the mesh
         objectives = [make_objective(phase, vocabulary, teacher) for _, phase in config.phases]
-    params = jax.eval_shape(objectives[-1].init, jax.random.key(0))
+    params = abstract(objectives[-1].init)
     parts = [
         (Phase(start, phase.cfg), objective, phase.optimizer.make(rate, params, config.run.seed))
         for (start, phase), objective in zip(config.phases, objectives, strict=True)

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.layer import Layer
-from bertjax.models.linear import Key, KeyStream, Norm, abstract, make_norm
+from bertjax.models.linear import Key, KeyStream, Norm, abstract_module, make_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.types import Params
 
@@ -285,7 +285,7 @@ def _take(tree: Any, *index: int) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _layer_graphdef(config: EncoderConfig, attention_norm: bool) -> nnx.GraphDef:
-    return nnx.graphdef(abstract(lambda rngs: Layer(config, rngs, attention_norm)))
+    return abstract_module(lambda rngs: Layer(config, rngs, attention_norm))[0]
 
 
 def _remat(function: Callable, policy: str) -> Callable:

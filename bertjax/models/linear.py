@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.mesh import target_platform
+from bertjax.types import Params
 
 Key = Array
 Activation = Callable[[Array], Array]
@@ -36,16 +37,30 @@ class KeyStream(nnx.Rngs):
 
 
 _without_draws: ContextVar[bool] = ContextVar("without_draws", default=False)
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-def abstract(make: Callable[[KeyStream], Made]) -> Made:
-    """Returns what `make` builds from a stream of keys, shapes only; to trace the draws would take most of the time."""
+def abstract(draw: Callable[[Key], Result]) -> Result:
+    """Returns the shapes of what `draw` makes of a key; to trace the draws of weights would take most of the time."""
     token = _without_draws.set(True)
     try:
-        return nnx.eval_shape(lambda: make(KeyStream(jax.random.key(0))))
+        return jax.eval_shape(lambda key: draw(key), jax.random.key(0))  # not `draw`, whose trace may be reused
     finally:
         _without_draws.reset(token)
+
+
+def abstract_module(make: Callable[[nnx.Rngs], nnx.Module]) -> tuple[nnx.GraphDef, Params]:
+    """Returns structure and shapes of the module that `make` builds from a stream of keys."""
+    structure = None
+
+    def draw(key: Key) -> Params:
+        nonlocal structure
+        structure, params = nnx.split(make(KeyStream(key)))
+        return nnx.to_pure_dict(params)
+
+    params = abstract(draw)
+    assert structure is not None
+    return structure, params
 
 
 def recompute(function: Callable) -> Callable:

@@ -28,7 +28,7 @@ from bertjax.models.heads import (
     summary_per_token,
 )
 from bertjax.models.layer_stack import join_stacks
-from bertjax.models.linear import Key, KeyStream, Linear, abstract, initializer
+from bertjax.models.linear import Key, KeyStream, Linear, abstract_module, initializer
 from bertjax.types import Params
 
 HEADS = (
@@ -314,8 +314,7 @@ def graphdef(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
 
 @functools.lru_cache(maxsize=256)
 def _abstract_model(config: EncoderConfig, heads: tuple[str, ...]) -> tuple[nnx.GraphDef, Params]:
-    structure, params = nnx.split(abstract(lambda rngs: Model(config, heads, rngs)))
-    return structure, nnx.to_pure_dict(params)
+    return abstract_module(lambda rngs: Model(config, heads, rngs))
 
 
 def bind(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> Model:

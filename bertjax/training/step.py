@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bertjax.io.tree_paths import flatten_tree
+from bertjax.models.linear import abstract
 from bertjax.models.mesh import target_platform
 from bertjax.objectives.base import Objective, StepInputs, weighted_loss
 from bertjax.training.grad_accumulation import accumulate_grads
@@ -296,9 +297,7 @@ def abstract_state(objective: Objective, optimizer: optax.GradientTransformation
 
 @functools.lru_cache(maxsize=32)  # tracing takes a third of a second
 def _abstract_state(objective: Any, optimizer: optax.GradientTransformation, batch_size: int) -> TrainState:
-    return jax.eval_shape(
-        lambda key: new_state(objective.init(key), objective.init_carry(batch_size), optimizer), jax.random.key(0)
-    )
+    return abstract(lambda key: new_state(objective.init(key), objective.init_carry(batch_size), optimizer))
 
 
 def init_state(

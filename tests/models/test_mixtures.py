@@ -156,10 +156,9 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
     result, impossible = [], set()
     while open_pairs:
         pair = min(open_pairs)
-        drawn = [(pairs_of(choice), choice) for choice in draws(draw, pair, 800)]
-        drawn = [each for each in drawn if each[0].isdisjoint(impossible)]
-        drawn.sort(key=lambda each: len(each[0] & open_pairs), reverse=True)
-        allowed = (choice for _, choice in drawn if not is_refused(choice))
+        drawn = [choice for choice in draws(draw, pair, 800) if not pairs_of(choice) & impossible]
+        drawn.sort(key=lambda choice: len(pairs_of(choice) & open_pairs), reverse=True)
+        allowed = (choice for choice in drawn if not is_refused(choice))
         best = None if pair in REFUSED else next(allowed, None)  # to try all of these takes seconds: a test does
         if best is None:
             impossible.add(pair)
