@@ -18,7 +18,7 @@ from bertjax.experiment.open_model import open_model
 from bertjax.finetuning.readers.examples import TextExamples, WordExamples
 from bertjax.finetuning.readers.labels import sorted_names
 from bertjax.finetuning.tasks import read_examples
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.probing import LayerScores, Probes, join_seeds, score_layers
 from bertjax.inference.text_files import as_texts

@@ -36,7 +36,7 @@ from bertjax.finetuning.features import TextData
 from bertjax.finetuning.readers.examples import Examples, TextExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import TaskData, make_features, read_examples, task_methods
-from bertjax.hf.inputs import require_readable
+from bertjax.hf.forward import require_readable
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.sharding import local_sequences, make_mesh
 

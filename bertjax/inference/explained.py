@@ -15,7 +15,7 @@ from bertjax.finetuning.qa_features import QaData, tokenize_contexts
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.templates import find_template
 from bertjax.finetuning.token_features import OUTSIDE, TokenData, encode_words
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.inference.attributions import ScoredWindow

@@ -31,7 +31,7 @@ from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, task_methods
 from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.cross_encoder import stored_activation
-from bertjax.hf.inputs import max_input_length, require_readable
+from bertjax.hf.forward import max_input_length, require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.generate import Generative, encoder_of
