@@ -27,7 +27,7 @@ from bertjax.experiment.config import command_config, parse
 from bertjax.experiment.open_model import load_pretrained, open_model
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.hf.export_plan import plan_export
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.keymaps.family import SEQUENCE
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import auto_class

@@ -13,8 +13,7 @@ from bertjax.commands.arguments import Flag
 from bertjax.commands.signatures import command
 from bertjax.config.catalog import ConfigFacts, ConfigFile, config_file, config_files
 from bertjax.config.names import split_argument
-from bertjax.io.output import align
-from bertjax.io.units import format_count
+from bertjax.io.output import align, format_count
 
 _HEADINGS = ("", "parameters", "objective", "tokens", "batch", "steps", "tokenizer", "needs")
 _NO_BREAK = "\xa0"

@@ -27,9 +27,8 @@ from bertjax.inference.onnx_scores import score_masked, score_task, score_vector
 from bertjax.inference.predict import Predictor, infer_task_kind
 from bertjax.inference.predict_inputs import read_inputs
 from bertjax.inference.text_files import read_texts
-from bertjax.io.output import require_output_folder
+from bertjax.io.output import parse_size, require_output_folder
 from bertjax.io.staging import local_copy, output_path
-from bertjax.io.units import parse_size
 from bertjax.report.analyses import SMALLER
 from bertjax.report.render import store_analysis
 

@@ -14,9 +14,8 @@ import jax
 from bertjax.commands.arguments import Flag, Out
 from bertjax.commands.signatures import command
 from bertjax.errors import UserError, named
-from bertjax.io.output import Results, open_output, require_output
+from bertjax.io.output import Results, format_bytes, format_count, open_output, require_output
 from bertjax.io.stderr import note
-from bertjax.io.units import format_bytes, format_count
 from bertjax.tools.loss_law import Expected, read_law
 from bertjax.tools.plan import RECIPE, Plan, PlannedRun, make_plan
 

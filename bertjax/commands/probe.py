@@ -15,7 +15,7 @@ from bertjax.config.sources import parse_task_source
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError, named, require_at_least
 from bertjax.experiment.open_model import open_model
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.probing import LayerScores, Probes, join_seeds, score_layers
 from bertjax.inference.text_files import as_texts

@@ -21,9 +21,9 @@ from bertjax.experiment.task import copy_start_token
 from bertjax.experiment.workdir import read_config
 from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder.family import find_family as find_encoder_decoder
+from bertjax.hf.export_plan import read_sidecar
 from bertjax.hf.keymaps import find_family
 from bertjax.hf.load import is_encoder_decoder, local_model, read_config_json
-from bertjax.hf.sidecar_files import read_sidecar
 from bertjax.objectives.rtd.objective import Rtd
 
 _SEQ_LEN = 128

@@ -20,7 +20,7 @@ from bertjax.experiment.finetune import summary
 from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.experiment.workdir import changed_keys
-from bertjax.io.units import format_bytes
+from bertjax.io.output import format_bytes
 from bertjax.models import encoder_decoder
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops

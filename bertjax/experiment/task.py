@@ -31,7 +31,7 @@ from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.task_teacher import add_scores, teacher_scores
 from bertjax.experiment.workdir import has_checkpoints, read_settings
-from bertjax.hf.inputs import require_readable
+from bertjax.hf.forward import require_readable
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.tasks.base import TaskKind
 from bertjax.tasks.batches import TaskBatches, sequence_lengths

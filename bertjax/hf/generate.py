@@ -15,8 +15,7 @@ from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.json_keys import JsonKeys
-from bertjax.hf.safe_files import read_json
+from bertjax.hf.safe_files import JsonKeys, read_json
 from bertjax.models.generation import generate, start_token
 from bertjax.types import Params
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
-from bertjax.hf import native_format, sidecar_files
+from bertjax.hf import export_plan, native_format
 from bertjax.hf.cross_encoder import select_keys
 from bertjax.hf.encoder_decoder import native
 from bertjax.hf.encoder_decoder.family import find_family as find_encoder_decoder
@@ -217,7 +217,7 @@ def _read_family(folder: Path, family: Family, values: dict[str, Any], architect
     where = f"{folder / CONFIG}"
     required = family.heads_of(architecture)
     config = family.parse_config(values, where)
-    sidecar = sidecar_files.read_sidecar(folder, family, values, config)
+    sidecar = export_plan.read_sidecar(folder, family, values, config)
     config, sidecar_heads = sidecar or (config, ())
     raw, file = read_tensors(folder, architecture)
     config = dataclasses.replace(config, **family.fields_of_tensors(config, raw, file))
@@ -232,7 +232,7 @@ def _read_family(folder: Path, family: Family, values: dict[str, Any], architect
     if sidecar is None:
         return config, stored, params
     heads = order_heads((*stored, *sidecar_heads))
-    return config, heads, sidecar_files.merge_sidecar(folder, params, config, heads)
+    return config, heads, export_plan.merge_sidecar(folder, params, config, heads)
 
 
 _MIN_TENSORS, _MIN_KEYS, _MIN_NAME = 0.3, 0.5, 0.5  # shares from which on a likeness says something

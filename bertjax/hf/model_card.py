@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.hf.export_plan import ExportPlan
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.safe_files import auto_class
 
 MARKER = "<!-- written by bertjax: an export with this line may be overwritten by another -->"

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax.errors import UserError, named
 from bertjax.hf.export_plan import plan_export
-from bertjax.hf.inputs import require_readable
+from bertjax.hf.forward import require_readable
 from bertjax.hf.model_card import render_model_card
 from bertjax.hf.onnx_graph import (
     ONNX_DTYPES,

@@ -21,7 +21,7 @@ import numpy as np
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list, named, one_line
 from bertjax.hf.export_plan import plan_native
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.load import ModelWeights
 from bertjax.hf.sentence_transformers import Pooling, pool, scale_to_unit_length
 

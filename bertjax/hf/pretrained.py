@@ -12,9 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder, read_encoder_decoder
-from bertjax.hf.forward import ModelOutput, predict_contacts, run_model
+from bertjax.hf.forward import ModelOutput, check_inputs, check_two_stream_inputs, predict_contacts, run_model
 from bertjax.hf.generate import generate_ids, generation_file, generation_settings
-from bertjax.hf.inputs import check_inputs, check_two_stream_inputs
 from bertjax.hf.load import ModelWeights, is_encoder_decoder, local_model, read_config_json, read_folder
 from bertjax.hf.save import save_pretrained
 from bertjax.models.encoder import Encoder

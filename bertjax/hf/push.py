@@ -11,10 +11,10 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from bertjax.errors import UserError, one_line
 from bertjax.hf import native_format
+from bertjax.hf.export_plan import SIDECAR_CONFIG, SIDECAR_WEIGHTS
 from bertjax.hf.load import read_folder
 from bertjax.hf.safe_files import CONFIG, GRAPH, INDEX, WEIGHTS
 from bertjax.hf.save import is_export
-from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS
 from bertjax.io.foreign_files import TOKENIZER_FILES
 from bertjax.io.hub import hub_errors
 

@@ -15,9 +15,8 @@ import numpy as np
 from bertjax.config.model import EncoderConfig, float32_config
 from bertjax.errors import UserError, comma_list, one_line, require_one_of
 from bertjax.hf import native_format
-from bertjax.hf.export_plan import plan_export
-from bertjax.hf.forward import ModelOutput, run_model
-from bertjax.hf.inputs import check_inputs, max_input_length
+from bertjax.hf.export_plan import SIDECAR_CONFIG, SIDECAR_WEIGHTS, plan_export, write_sidecar
+from bertjax.hf.forward import ModelOutput, check_inputs, max_input_length, run_model
 from bertjax.hf.keymap import Tensors
 from bertjax.hf.load import ModelWeights, order_heads, read_config_json, read_folder
 from bertjax.hf.model_card import MARKER, render_model_card
@@ -29,7 +28,6 @@ from bertjax.hf.safe_files import (
     read_tensors,
     write_safetensors,
 )
-from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS, write_sidecar
 from bertjax.io.atomic import atomic_folder, sweep
 from bertjax.io.foreign_files import TOKENIZER_FILES, read_tokenizer_files
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree

@@ -11,17 +11,18 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
-from bertjax.hf.inputs import max_input_length
-from bertjax.hf.json_keys import JsonKeys, refuse
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.keymap import Tensors
 from bertjax.hf.safe_files import (
     LIBRARY_FILE,
     MODULES_FILE,
     SETTINGS_FILES,
     WEIGHTS,
+    JsonKeys,
     read_json,
     read_modules,
     read_safetensors,
+    refuse,
 )
 from bertjax.hf.sentence_transformers import MODE_KEYS, POOLING_MODES, Layer, Pooling, scale_to_unit_length
 

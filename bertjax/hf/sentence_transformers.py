@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, require_one_of
-from bertjax.hf.inputs import require_readable
+from bertjax.hf.forward import require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import LIBRARY_FILE, MODULES_FILE, SETTINGS_FILE

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.inputs import check_inputs, max_input_length
+from bertjax.hf.forward import check_inputs, max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import pool
 from bertjax.inference.mlm_inference import MaskMode

@@ -11,8 +11,8 @@ import numpy as np
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.generate import generation_settings
-from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.generate import Generative, require_generative, with_token_ids
 from bertjax.inference.pseudo_likelihood import Likelihoods, PartScores, causal_parts, sum_parts

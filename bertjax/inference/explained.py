@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list, named
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.inference.attributions import ScoredWindow

@@ -13,8 +13,8 @@ from bertjax.config.model import EncoderConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.generate import generation_settings
-from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.text_batches import TOKENS_PER_BATCH, TextEncoder, batch_by_length, require_max_length
 from bertjax.models.generation import generate

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.inputs import Inputs, check_inputs
+from bertjax.hf.forward import Inputs, check_inputs
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.model import bind
 from bertjax.models.two_stream import run_two_streams

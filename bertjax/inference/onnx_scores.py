@@ -6,7 +6,7 @@ import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.onnx_folder import Score
 from bertjax.hf.onnx_graph import OnnxModel, expected_outputs
 from bertjax.hf.pretrained import PretrainedModel

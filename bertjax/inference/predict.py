@@ -16,7 +16,7 @@ from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list, named
 from bertjax.hf.cross_encoder import stored_activation
-from bertjax.hf.inputs import max_input_length, require_readable
+from bertjax.hf.forward import max_input_length, require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.generate import Generative, encoder_of

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, require_one_of
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.forward import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import MaskMode, choose_mask_mode, masked_token_log_probs
 from bertjax.inference.text_batches import (

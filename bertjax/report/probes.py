@@ -22,7 +22,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.words import is_word
 from bertjax.errors import UserError
-from bertjax.hf.inputs import Inputs, check_inputs
+from bertjax.hf.forward import Inputs, check_inputs
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import fill_masks
 from bertjax.models.model import bind

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from bertjax.experiment.abstract_inputs import format_step, step_settings
-from bertjax.io.units import format_bytes, format_seconds
+from bertjax.io.output import format_bytes, format_seconds
 from bertjax.tools.bertjax_runner import BertjaxRunner
 from bertjax.tools.hlo import DIRECTIONS, StepScope
 from bertjax.tools.interleaved_timing import TimedRun, median_range, speed_ratios

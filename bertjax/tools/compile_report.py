@@ -10,7 +10,7 @@ import jax
 
 from bertjax.config.model import EncoderConfig
 from bertjax.experiment.abstract_inputs import format_step, step_settings
-from bertjax.io.units import format_bytes, format_seconds
+from bertjax.io.output import format_bytes, format_seconds
 from bertjax.tools.collectives import Collective, totals_by_kind
 from bertjax.tools.compile_step import CompiledStep, StepEstimate
 from bertjax.tools.hlo import parse_hlo

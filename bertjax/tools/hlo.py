@@ -94,13 +94,13 @@ def execution_counts(program: Program) -> dict[str, int | None]:
                     continue
                 times: int | None = 1
                 if instruction.opcode == "while":
-                    times = trip_count(program, instruction)
+                    times = _trip_count(program, instruction)
                     times = times + 1 if times is not None and role == "condition" else times
                 counts[callee] = _add(counts[callee], _multiply(counts[name], times))
     return counts
 
 
-def trip_count(program: Program, loop: Instruction) -> int | None:
+def _trip_count(program: Program, loop: Instruction) -> int | None:
     """Returns the trip count of a `while`: XLA's `known_trip_count`, else the constant bound of a counter from 0."""
     known = _TRIP_COUNT.search(loop.line)
     if known:

@@ -28,8 +28,8 @@ from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import held_out_number, iter_documents
 from bertjax.errors import UserError
 from bertjax.experiment import build
+from bertjax.io.output import format_bytes
 from bertjax.io.stderr import note
-from bertjax.io.units import format_bytes
 from bertjax.tools.bertjax_runner import BertjaxRunner
 
 _READING_SECONDS = 20.0  # over all sources

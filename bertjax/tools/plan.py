@@ -19,7 +19,7 @@ from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.overrides import set_values
 from bertjax.errors import UserError, named
 from bertjax.experiment.config import load_config
-from bertjax.io.units import format_bytes
+from bertjax.io.output import format_bytes
 from bertjax.tools.loss_law import Expected, LossLaw, read_law
 from bertjax.tools.measured_step import (
     EVALUATION_SHARE,

@@ -10,8 +10,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.forward import run_model
-from bertjax.hf.inputs import check_inputs
+from bertjax.hf.forward import check_inputs, run_model
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.model import abstract_params
 

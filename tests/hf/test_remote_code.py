@@ -25,8 +25,7 @@ from bertjax.config.model import ComputeConfig, EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf import save as save_module
-from bertjax.hf.forward import run_model
-from bertjax.hf.inputs import check_inputs
+from bertjax.hf.forward import check_inputs, run_model
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, pool, save_sentence_transformers, scale_to_unit_length

@@ -20,7 +20,7 @@ from parity.families.xlnet import draw_order  # noqa: E402
 
 from bertjax.config.model import EncoderConfig  # noqa: E402
 from bertjax.errors import UserError  # noqa: E402
-from bertjax.hf.inputs import target_positions  # noqa: E402
+from bertjax.hf.forward import target_positions  # noqa: E402
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.models.model import bind  # noqa: E402
 from bertjax.models.two_stream import run_two_streams  # noqa: E402

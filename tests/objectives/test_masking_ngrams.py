@@ -25,7 +25,7 @@ from masking_lab import (
     words_of,
 )
 
-from bertjax.objectives.masking.spans import sample_ngram_lengths
+from bertjax.objectives.masking.selection import sample_ngram_lengths
 from bertjax.objectives.masking.tokens import LENGTH, ORDER, WINDOWS
 from bertjax.types import Vocabulary
 

@@ -25,8 +25,8 @@ from masking_lab import (
 
 from bertjax.errors import UserError
 from bertjax.objectives.masking.corrupt import build_alias_table
+from bertjax.objectives.masking.selection import sample_lengths, span_length_probabilities
 from bertjax.objectives.masking.settings import Masking
-from bertjax.objectives.masking.spans import sample_lengths, span_length_probabilities
 from bertjax.objectives.masking.tokens import LENGTH, ORDER
 from bertjax.types import Vocabulary
 

@@ -14,7 +14,7 @@ from bertjax.config.overrides import load_config as read_config_file
 from bertjax.config.overrides import values_of as config_values
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
-from bertjax.io.units import format_count
+from bertjax.io.output import format_count
 from bertjax.tools import plan as module
 from bertjax.tools.loss_law import LossLaw
 from bertjax.tools.measured_step import MeasuredStep, TextSize

@@ -16,7 +16,6 @@ import numpy as np
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
-from bertjax.hf.json_keys import JsonKeys, refuse
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps.family import (
     Activation,
@@ -28,6 +27,7 @@ from bertjax.hf.keymaps.family import (
     render_fields,
     table,
 )
+from bertjax.hf.safe_files import JsonKeys, refuse
 from bertjax.models.rope import sinusoids
 
 FIELDS: Fields = {

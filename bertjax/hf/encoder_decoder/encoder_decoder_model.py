@@ -13,10 +13,10 @@ from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
-from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
+from bertjax.hf.safe_files import JsonKeys
 from bertjax.models.encoder_decoder import shared_paths
 
 DECODER_CLASSES = {"bert": "BertLMHeadModel", "roberta": "RobertaForCausalLM"}

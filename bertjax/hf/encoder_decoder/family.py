@@ -13,9 +13,9 @@ from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.export_plan import differing_fields
-from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.family import IGNORED_KEYS, axis_sizes
+from bertjax.hf.safe_files import JsonKeys
 from bertjax.models.encoder_decoder import DECODER_HEADS
 
 Values = dict[str, Any]

@@ -16,8 +16,8 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.family import family_of
 from bertjax.hf.encoder_decoder.folders import EncoderDecoderWeights, read_weights, write_folder
+from bertjax.hf.forward import Inputs, check_inputs, max_input_length
 from bertjax.hf.generate import generate_ids, generation_settings
-from bertjax.hf.inputs import Inputs, check_inputs, max_input_length
 from bertjax.hf.load import ModelWeights
 from bertjax.models.encoder_decoder import bind, init_params, warm_start
 from bertjax.types import Params

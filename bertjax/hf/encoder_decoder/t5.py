@@ -12,7 +12,6 @@ import dataclasses
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
-from bertjax.hf.json_keys import JsonKeys
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.family import Fields, parse_fields, render_fields, table
 from bertjax.hf.keymaps.t5 import (
@@ -24,6 +23,7 @@ from bertjax.hf.keymaps.t5 import (
     render_projection,
     stack_entries,
 )
+from bertjax.hf.safe_files import JsonKeys
 
 _STRUCTURE = STRUCTURE | {"family": "bertjax", "mlm_head": "tied"}
 

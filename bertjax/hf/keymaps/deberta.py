@@ -14,7 +14,6 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import bert
 from bertjax.hf.keymaps.family import (
@@ -30,6 +29,7 @@ from bertjax.hf.keymaps.family import (
     parse_fields,
     table,
 )
+from bertjax.hf.safe_files import refuse
 
 FIELDS: Fields = {
     **change_defaults(bert.ENCODER_FIELDS, vocab_size=50265, type_vocab_size=0, layer_norm_eps=1e-7),
@@ -210,7 +210,7 @@ _RELATIVE: Fields = {
 }
 
 
-def make_v2_keymap(config: EncoderConfig) -> KeyMap:
+def _make_v2_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of a DeBERTa v2's parameters."""
     param, tensor = "encoder/layers/{L}/attention", "deberta.encoder.layer.{L}.attention.self"
     separate = config.attention_position == "disentangled" and not config.share_att_key
@@ -266,7 +266,7 @@ def _render_v2(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 FAMILY_V2 = Family(
     name="deberta-v2",
     model_type="deberta-v2",
-    make_keymap=make_v2_keymap,
+    make_keymap=_make_v2_keymap,
     architectures={"DebertaV2ForMultipleChoice": ("multiple_choice",), **name_architectures("DebertaV2")},
     fields=_V2_FIELDS,
     structure=STRUCTURE,

@@ -12,8 +12,8 @@ from typing import Any
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.json_keys import JsonKeys, refuse
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
+from bertjax.hf.safe_files import JsonKeys, refuse
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.bert import classifier_entries
 from bertjax.hf.keymaps.family import (
@@ -28,6 +27,7 @@ from bertjax.hf.keymaps.family import (
     unbiased_scores,
 )
 from bertjax.hf.keymaps.rope_parameters import parse_rope, render_length, render_rope, render_table
+from bertjax.hf.safe_files import refuse
 
 _FIELDS: Fields = {
     "vocab_size": ("vocab_size", 32000, int),

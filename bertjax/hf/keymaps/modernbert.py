@@ -17,7 +17,6 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
-from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.family import (
     ENCODER_ONLY,
@@ -32,6 +31,7 @@ from bertjax.hf.keymaps.family import (
     table,
 )
 from bertjax.hf.keymaps.rope_parameters import GLOBAL, LOCAL, parse_tables, render_length, render_tables
+from bertjax.hf.safe_files import refuse
 
 _FIELDS: Fields = {
     "vocab_size": ("vocab_size", 50368, int),
@@ -248,7 +248,7 @@ FAMILY = Family(
 )
 
 
-def make_decoder_keymap(config: EncoderConfig) -> KeyMap:
+def _make_decoder_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of a decoder's parameters."""
     keymap = make_keymap(config)
     attention, bias = "encoder/layers/{L}/attention", config.attention_bias == "all"
@@ -297,7 +297,7 @@ DECODER = dataclasses.replace(
     FAMILY,
     name="modernbert-decoder",
     model_type="modernbert-decoder",
-    make_keymap=make_decoder_keymap,
+    make_keymap=_make_decoder_keymap,
     architectures={"ModernBertDecoderForCausalLM": ("mlm",), "ModernBertDecoderModel": ()},
     constants={"tie_word_embeddings": True, "eos_token_id": None},  # its other ids cannot be null
     last_token_classes={"ModernBertDecoderForSequenceClassification": _classifier_entries},

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from bertjax.config.model import EncoderConfig
-from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.bert import classifier_entries
 from bertjax.hf.keymaps.family import (
@@ -23,6 +22,7 @@ from bertjax.hf.keymaps.family import (
     parse_fields,
     table,
 )
+from bertjax.hf.safe_files import refuse
 
 _FIELDS: Fields = {
     "vocab_size": ("vocab_size", 30522, int),

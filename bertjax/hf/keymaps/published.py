@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bertjax.errors import UserError, comma_list
-from bertjax.hf.json_keys import refuse
+from bertjax.hf.safe_files import refuse
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.config.rotation import ROPE_TYPES
 from bertjax.errors import UserError
-from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymaps.family import Fields, parse_fields
+from bertjax.hf.safe_files import refuse
 
 log = logging.getLogger(__name__)
 

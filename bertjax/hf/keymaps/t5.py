@@ -10,7 +10,6 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.json_keys import refuse
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.bert import token_head_entries
 from bertjax.hf.keymaps.family import (
@@ -24,6 +23,7 @@ from bertjax.hf.keymaps.family import (
     norm,
     table,
 )
+from bertjax.hf.safe_files import refuse
 
 FIELDS: Fields = {
     "vocab_size": ("vocab_size", 32128, int),

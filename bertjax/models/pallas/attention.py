@@ -31,9 +31,10 @@ from bertjax.models.pallas.blocks import (
     Keys,
     Queries,
     block_bounds,
+    distance_table,
+    sum_diagonals,
     visible_blocks,
 )
-from bertjax.models.pallas.positions import distance_table, sum_diagonals
 
 Key = Array
 COMPILERS = {"tpu": "mosaic", "cuda": "triton", "cpu": "triton"}

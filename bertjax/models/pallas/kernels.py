@@ -16,6 +16,7 @@ from bertjax.models.linear import soft_cap
 from bertjax.models.pallas.blocks import (
     KernelSettings,
     Keys,
+    Positions,
     Queries,
     drop_pairs,
     load,
@@ -23,7 +24,6 @@ from bertjax.models.pallas.blocks import (
     store,
     visible_pairs,
 )
-from bertjax.models.pallas.positions import Positions
 
 _MASKED = -1e30  # no -inf: a query without a key would get nan
 

@@ -15,9 +15,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from bertjax.models.pallas.blocks import KernelInputs, KernelSettings, product
+from bertjax.models.pallas.blocks import KernelInputs, KernelSettings, Positions, product
 from bertjax.models.pallas.kernels import KernelProgram, kernel_name
-from bertjax.models.pallas.positions import Positions
 
 _ROW = 128  # numbers in a row of a register
 

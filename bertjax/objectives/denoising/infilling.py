@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Int
 from bertjax.config.fields import setting
 from bertjax.objectives.base import FlopsTerm, Key, example_keys
 from bertjax.objectives.denoising.layout import WHOLE_TEXTS, as_target, count_in_example, drop_tokens
+from bertjax.objectives.masking.selection import RandomOrder, lookup_by_example, select_in_random_order
 from bertjax.objectives.masking.tokens import (
     DECISION,
     LENGTH,
@@ -35,7 +36,6 @@ from bertjax.objectives.masking.tokens import (
     token_keys,
     words_from_starts,
 )
-from bertjax.objectives.masking.whole_word import RandomOrder, lookup_by_example, select_in_random_order
 from bertjax.objectives.seq2seq import EncoderDecoderObjective
 from bertjax.types import Batch, Vocabulary
 

@@ -21,6 +21,7 @@ from bertjax.config.fields import linked, setting
 from bertjax.errors import UserError
 from bertjax.objectives.base import FlopsTerm, Key, example_keys
 from bertjax.objectives.denoising.layout import WHOLE_TEXTS, as_target, count_in_example, drop_tokens, put
+from bertjax.objectives.masking.selection import lookup_by_example, select_in_random_order
 from bertjax.objectives.masking.tokens import (
     LENGTH,
     ORDER,
@@ -32,7 +33,6 @@ from bertjax.objectives.masking.tokens import (
     sum_by_example,
     token_keys,
 )
-from bertjax.objectives.masking.whole_word import lookup_by_example, select_in_random_order
 from bertjax.objectives.seq2seq import EncoderDecoderObjective
 from bertjax.types import Batch, Vocabulary
 

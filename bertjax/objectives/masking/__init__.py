@@ -4,5 +4,5 @@
 of its position in the example, hence the same on any device and in any sequence, packed or alone.
 
 `tokens.py` finds tokens and words, `corrupt.py` computes how many tokens of an example are masked,
-`whole_word.py` and `spans.py` select them, and `corrupt.py` draws their replacements.
+`selection.py` selects them, and `corrupt.py` draws their replacements.
 """

@@ -11,15 +11,19 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.errors import UserError, comma_list
 from bertjax.objectives.base import Key, example_keys
-from bertjax.objectives.masking.settings import Masking, default_max_predictions
-from bertjax.objectives.masking.spans import (
+from bertjax.objectives.masking.selection import (
+    WHOLE_WORD_PASSES,
+    favor_rare_tokens,
     sample_lengths,
     sample_ngram_lengths,
+    sample_with_replacement,
+    select_in_random_order,
     select_random_ngrams,
     select_spans,
     select_window_ngrams,
     span_length_probabilities,
 )
+from bertjax.objectives.masking.settings import Masking, default_max_predictions
 from bertjax.objectives.masking.tokens import (
     COUNT,
     DECISION,
@@ -35,12 +39,6 @@ from bertjax.objectives.masking.tokens import (
     sum_by_example,
     token_keys,
     token_keys_at,
-)
-from bertjax.objectives.masking.whole_word import (
-    WHOLE_WORD_PASSES,
-    favor_rare_tokens,
-    sample_with_replacement,
-    select_in_random_order,
 )
 from bertjax.types import Batch, Vocabulary
 

@@ -24,7 +24,7 @@ from bertjax.config.objectives import PAIR_FORMATS, STREAM_FORMATS, TEXT_FORMATS
 from bertjax.errors import UserError
 from bertjax.models.attention_context import PredictionRanks
 from bertjax.objectives.base import PairObjective
-from bertjax.objectives.masking.spans import sample_ngram_lengths
+from bertjax.objectives.masking.selection import sample_ngram_lengths
 
 T = TypeVar("T", bound="PlmSettings")
 
