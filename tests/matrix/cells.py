@@ -47,7 +47,7 @@ OBJECTIVE_FAMILIES = {
     "mlm": "nomic_bert",
     "clm": "modernbert-decoder",
     "plm": "xlnet",
-    "rtd": "deberta-v2",
+    "rtd": "electra",
     "distillation": "mpnet",
     "contrastive": "ernie",
     "mixture": "llama",
