@@ -14,13 +14,13 @@ import pytest
 import bertjax
 from bertjax.cli import command_parsers
 from bertjax.config.extensions import TASK_KINDS
-from bertjax.config.metric_names import undescribed
 from bertjax.config.objectives import OBJECTIVES
 from bertjax.config.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "scripts"))
 from docs_site.generators import GENERATORS  # noqa: E402
+from docs_site.metric_names import undescribed  # noqa: E402
 from docs_site.model_zoo import SOURCES  # noqa: E402
 
 

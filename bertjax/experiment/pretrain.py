@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,10 @@ from bertjax.data.pipeline import PhasedPipeline
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import comma_list, named
 from bertjax.experiment import build
+from bertjax.experiment.abstract_inputs import abstract_batch
 from bertjax.experiment.averaging import averaged_params, last_steps
+from bertjax.experiment.build import Experiment
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
-from bertjax.experiment.compile_ahead import compile_meanwhile
 from bertjax.experiment.config import parse
 from bertjax.experiment.eval_metric_names import require_best_metric
 from bertjax.experiment.export import export_run
@@ -49,6 +52,7 @@ from bertjax.experiment.workdir import (
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import encode_sentences, fill_masks
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
+from bertjax.training.loop import steps_per_dispatch
 from bertjax.training.schedule import join_schedules
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
@@ -302,3 +306,34 @@ def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Pa
     for sentence, masks in zip(sentences, predictions, strict=True):
         print(sentence)
         print("    " + "  ".join(f"{filling.token} {filling.probability:.2f}" for filling in masks[0]))
+
+
+@contextlib.contextmanager
+def compile_meanwhile(exp: Experiment, latest_step: int | None) -> Iterator[None]:
+    """Compiles the program of the first dispatch in a thread while the body of the `with` statement runs.
+
+    jax keeps what it has compiled by shapes, so the first dispatch finds the program. On two processors a cold start
+    gains half a second; on an accelerator compiling takes minutes, as does restoring a large state.
+
+    Args:
+        exp: Run to compile for, with its frozen weights attached.
+        latest_step: Step of the newest checkpoint; None = there is none. Nothing is compiled after the last step, nor
+            for a state from `resume_from`, whose step is known when it is restored.
+    """
+    if latest_step == exp.cfg.train.num_steps or (latest_step is None and exp.cfg.resume_from is not None):
+        yield
+        return
+    thread = threading.Thread(target=_compile, args=(exp, latest_step or 0), name="compile")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _compile(exp: Experiment, step: int) -> None:
+    program = exp.at(step + 1).programs[-1]
+    batch, size = abstract_batch(exp, program), steps_per_dispatch(exp.config, step)
+    train_step, inputs = (program.train_step, batch) if size == 1 else (program.train_steps, [batch] * size)
+    with contextlib.suppress(Exception), jax.set_mesh(exp.mesh):  # the first dispatch compiles again and raises
+        train_step.lower(exp.abstract_state(), exp.frozen, inputs).compile()

@@ -33,7 +33,7 @@ NOT_COMPARABLE = (
 )
 NO_PROBE = (
     "No run has a probe yet, so this page cannot tell which objective is better. scripts/shoot_out.py trains and "
-    "probes; scripts/linear_probe.py probes one export."
+    "probes; `bertjax probe` probes exports side by side."
 )
 TASKS = "Finetuned runs are compared by their scores on the same held-out examples, within a group."
 NO_BREAK = "\N{NO-BREAK SPACE}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertjax.config.metric_names import SUFFIXES, losses, other_metrics
+from docs_site.metric_names import SUFFIXES, losses, other_metrics
 
 _TITLES = {"training": "Training (`train/`)"}
 

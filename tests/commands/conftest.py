@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from docs_site.metric_names import undescribed
 from lab import CONFIG, Finished, Lab, sentences
 from ml_collections import ConfigDict
 
 from bertjax.cli import main
-from bertjax.config.metric_names import undescribed
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import list_phases
 from bertjax.experiment import build

@@ -10,7 +10,7 @@ import jax
 import pytest
 from lab import Lab
 
-from bertjax.experiment import build, compile_ahead
+from bertjax.experiment import build, pretrain
 from bertjax.training import step
 
 STEP = "/jax/core/compile/backend_compile_duration"
@@ -45,14 +45,14 @@ def compiled(fresh_programs: None) -> Iterator[list[str]]:
 def test_a_run_and_its_continuation_compile_each_step_once(
     lab: Lab, tmp_path: Path, compiled: list[str], options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_step = compile_ahead._compile
+    compile_step = pretrain._compile
     ahead: list[int] = []
 
     def compile_and_count(exp: build.Experiment, step: int) -> None:
         compile_step(exp, step)
         ahead.append(len(compiled))
 
-    monkeypatch.setattr(compile_ahead, "_compile", compile_and_count)
+    monkeypatch.setattr(pretrain, "_compile", compile_and_count)
     command = ["pretrain", "--config", str(lab.config), "--workdir", str(tmp_path / "run"), *options]
     command += ["--config.eval.interval_steps=0", "--config.export.at_end=False", "--config.schedule.warmup_steps=0"]
     for num_steps, before in ((4, 0), (8, 1)):

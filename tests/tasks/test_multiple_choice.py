@@ -14,7 +14,7 @@ import torch
 from tokens_lab import make_features, trained
 
 from bertjax.config.fields import settings_of
-from bertjax.config.suite_presets import COPA_SETTINGS
+from bertjax.config.suites import COPA_SETTINGS
 from bertjax.config.task import TaskConfig, task_config
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics
 
+from bertjax.commands.eval_minimal_pairs import PairScore, minimal_pair_scores
 from bertjax.errors import UserError
-from bertjax.inference.minimal_pairs import PairScore, minimal_pair_scores
 from bertjax.inference.similarity import similarity_scores
 from bertjax.tasks.metrics.classification import ClassScore, classification_scores
 from bertjax.tasks.metrics.regression import RegressionScores, regression_scores
