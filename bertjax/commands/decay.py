@@ -56,20 +56,20 @@ def decay(
         bertjax decay --run runs/stable --at 40000 80000 --steps 5000 --workdir runs/decays
     """
     source, folder = os.fspath(getattr(run, "workdir", run)), local_copy(workdir)
-    runs = decay_runs(source, at, steps, folder, overrides or {})
+    runs = _decay_runs(source, at, steps, folder, overrides or {})
     with hold_workdir(folder):
         for step, (step_folder, cfg) in runs.items():
             print(f"--- from step {step}")
             train(cfg, step_folder)
     print(f"held-out losses of decays of {steps:,} steps")
-    return compare_decays(source, runs)
+    return _compare_decays(source, runs)
 
 
 FIXED = ("resume_from", "train.num_steps", "train.phases", "schedule.name", "schedule.decay_steps")
 """Keys that follow from the run, the checkpoint and the length of the decay."""
 
 
-def decay_runs(
+def _decay_runs(
     run: str, at: Sequence[int], steps: int, workdir: Path, overrides: Mapping[str, Any]
 ) -> dict[int, tuple[Path, ConfigDict]]:
     """Returns {step: (work directory, config)}, a decay per checkpoint; raises if a config is invalid."""
@@ -122,7 +122,7 @@ def _evaluates_as(one: ConfigDict, other: ConfigDict) -> bool:
     return changed <= {"data.sources", "data.tokenizer"}
 
 
-def compare_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> Results:
+def _compare_decays(run: str, runs: Mapping[int, tuple[Path, ConfigDict]]) -> Results:
     """Returns the held-out losses before and after every decay, and a table of them.
 
     Those before are of the run, where it was evaluated at that step on the same text with the same masks.

@@ -24,6 +24,26 @@ from bertjax.tasks.metrics.sklearn_compat import require_same_length
 
 GOOD, BAD = "sentence_good", "sentence_bad"
 GROUPS = ("phenomenon", "linguistics_term", "UID")
+
+
+@dataclasses.dataclass(frozen=True)
+class PairScore:
+    """Share of the pairs whose correct sentence has the higher score; a tie counts as wrong."""
+
+    accuracy: float
+    pairs: int
+    ties: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimalPairScores:
+    """`overall` weighs all pairs alike, `macro_accuracy` all groups; groups are in the order of their first pair."""
+
+    overall: PairScore
+    macro_accuracy: float
+    groups: dict[str, PairScore]
+
+
 _WORDS = {
     "pll": "pseudo-log-likelihood, each token masked in turn",
     "within-word": "pseudo-log-likelihood, each token masked with the rest of its word",
@@ -140,24 +160,6 @@ def _table(scores: MinimalPairScores, by: str | None) -> list[str]:
     if scores.overall.ties:
         lines.append(f"ties, which count as wrong: {scores.overall.ties:,}")
     return lines
-
-
-@dataclasses.dataclass(frozen=True)
-class PairScore:
-    """Share of the pairs whose correct sentence has the higher score; a tie counts as wrong."""
-
-    accuracy: float
-    pairs: int
-    ties: int
-
-
-@dataclasses.dataclass(frozen=True)
-class MinimalPairScores:
-    """`overall` weighs all pairs alike, `macro_accuracy` all groups; groups are in the order of their first pair."""
-
-    overall: PairScore
-    macro_accuracy: float
-    groups: dict[str, PairScore]
 
 
 def minimal_pair_scores(
