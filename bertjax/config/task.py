@@ -148,7 +148,7 @@ class TaskConfig(Settings, group="task"):
         return self.spec.is_pair or self.pair_column is not None
 
     def sources(self, split: str) -> tuple[Source, ...]:
-        """Returns the parsed sources of `train` or `eval`."""
+        """Returns the parsed sources of `train`, `eval` or `test`."""
         return tuple(parse_task_source(text, f"task.{split}") for text in getattr(self, split))
 
     def check(self) -> None:
@@ -162,7 +162,7 @@ class TaskConfig(Settings, group="task"):
     def _check_sources(self) -> None:
         if not self.train:
             raise UserError(f"task.train is empty: name at least one source, such as {self.spec.example_source}")
-        for split in ("train", "eval"):
+        for split in ("train", "eval", "test"):
             sources = self.sources(split)
             for source in sources:
                 if source.kind not in self.spec.source_kinds and not SOURCES.is_extension(source.kind):

@@ -24,6 +24,7 @@ WRONG = [
         CLASSES | {"eval": ("squad:a",)},
         r"task.eval: 'squad:a' cannot hold examples of task.kind=classification; .*tsv:, csv:",
     ),
+    (CLASSES | {"test": ("conll:a",)}, r"task.test: 'conll:a' cannot hold examples of task.kind=classification"),
     (CLASSES | {"train": ("hub:a/b/c",)}, r"task.train: 'hub:a/b/c': write hub:NAME\[:CONFIG\[:SPLIT\]\]"),
     (CLASSES | {"text_column": "a", "pair_column": "a"}, r"must be different columns"),
     (CLASSES | {"label_column": " "}, r"task.label_column is blank"),
