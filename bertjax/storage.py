@@ -77,10 +77,15 @@ def local_path(path: str | os.PathLike[str]) -> str:
     return os.path.expanduser(text)
 
 
+def user_cache() -> Path:
+    """Returns the folder of what bertjax keeps for a user: $XDG_CACHE_HOME/bertjax, or ~/.cache/bertjax."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "bertjax"
+
+
 def copy_folder(url: str | os.PathLike[str]) -> Path:
     """Returns the local folder of the copy of a URL, in $XDG_CACHE_HOME or ~/.cache; it need not exist."""
     url = to_url(url)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "bertjax" / "stores"
+    cache = user_cache() / "stores"
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", url)[-80:].strip("-")
     return cache / f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -52,6 +53,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tiny layers take less
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"  # `pytest --cache-clear` deletes it
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+# Of the user's cache tests see what they wrote themselves; it ends with the process, and those that it starts have it.
+_USER_CACHE = tempfile.TemporaryDirectory(prefix="bertjax-test-cache-")
+os.environ["XDG_CACHE_HOME"] = _USER_CACHE.name
 
 MAX_MEMORY_MAPS = 45_000  # a compiled program takes several, and Linux ends a process with more than 65,530
 _NO_DEVICES = re.compile(r"needs \d+ devices, but|devices cannot be split|must be >= the product of mesh_shape")

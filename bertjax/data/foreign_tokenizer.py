@@ -4,6 +4,8 @@
 alone, in which nothing names code, another file or a repository. A class that does more than its `tokenizer.json` says
 is refused.
 
+What it made of some files is kept in the user's cache: to import `transformers` takes seconds.
+
 A tokenizer is tried on a few texts before it is trusted with a corpus. Its rules run in Rust: those that make no sense
 end in a panic, which is no `Exception`. Regular expressions may take time that grows exponentially with the text, and
 the library holds the lock of the interpreter meanwhile: they are tried in another process first.
@@ -11,8 +13,10 @@ the library holds the lock of the interpreter meanwhile: they are tried in anoth
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import logging
 import re
@@ -23,11 +27,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertjax.data import letter_tokenizers
 from bertjax.data.letter_tokenizers import TRANSLATIONS
 from bertjax.data.special_tokens import TokenizerFamily, declared_family, find_family
 from bertjax.data.tokenizer_backends import HuggingFaceBackend, tokens_by_id
 from bertjax.errors import UserError, comma_list, is_panic, one_line, shortened
+from bertjax.io.atomic import write_json
 from bertjax.io.stderr import silence_stderr
+from bertjax.storage import user_cache
 
 _SECONDS = 20.0
 _TEXTS = (
@@ -92,6 +99,7 @@ _GENERIC = "TokenizersBackend"  # the class that takes tokenizer.json as it stan
 _CLASS = re.compile(r"\w+(Tokenizer|TokenizerFast|Backend)", re.ASCII)
 _UNUSED = ("auto_map", "name_or_path", "tokenizer_object", "chat_template", "response_template")
 _OF_MODEL = ("model_type", "tokenizer_class", "model_name", "transformers_version")  # what AutoTokenizer asks for
+_KEPT = 50  # tokenizers in the cache
 _SAMPLES = (
     "The quick brown fox jumps over 13 lazy dogs.",
     "Déjà vu: naïve café, 東京 and 한국어 Ωmega!\n#1  ",
@@ -123,7 +131,7 @@ class ReadTokenizer(NamedTuple):
 
 
 def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Path) -> ReadTokenizer:
-    """Returns the tokenizer that `transformers.AutoTokenizer` makes of the files of a folder.
+    """Returns the tokenizer that `transformers.AutoTokenizer` makes of the files of a folder, or made of them before.
 
     Args:
         files: contents by name, which have passed the audit of `io.foreign_files`.
@@ -133,12 +141,39 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
     Raises:
         UserError: `transformers` cannot read the files, or its class is not one that `tokenizer.json` holds.
     """
+    config, model_facts = _checked_config(files, where), _model_facts(model)
+    kept = _cache_file(files, config, model_facts)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UserError):  # missing or damaged: made again
+        values = json.loads(kept.read_text(encoding="utf-8"))
+        return with_facts(read_backend(values["tokenizer"], where), TokenizerFacts(**values["facts"]))
+    text, facts = _read_by_transformers(files, config, model_facts, where)
+    with contextlib.suppress(OSError):  # a cache that cannot be written is none
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_json(kept, {"tokenizer": text, "facts": facts._asdict()})
+        for old in sorted(kept.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+            old.unlink()
+    return with_facts(read_backend(text, where), facts)
+
+
+def _cache_file(files: Mapping[str, bytes], config: dict[str, Any], model: dict[str, Any]) -> Path:
+    """Returns the file of the result in the user's cache, by all that it depends on."""
+    digest = hashlib.sha256(json.dumps([importlib.metadata.version("transformers"), config, model]).encode())
+    code = [Path(__file__), Path(letter_tokenizers.__file__)]
+    for name, content in (*((path.name, path.read_bytes()) for path in code), *sorted(files.items())):
+        digest.update(f"{name}:{len(content)}:".encode() + content)
+    return user_cache() / "foreign_tokenizers" / f"{digest.hexdigest()}.json"
+
+
+def _read_by_transformers(
+    files: Mapping[str, bytes], config: dict[str, Any], model: dict[str, Any], where: Path
+) -> tuple[str, TokenizerFacts]:
+    """Returns the `tokenizer.json` of the class of `transformers`, and its facts."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, content in files.items():
             (folder / file).write_bytes(content)
-        (folder / CONFIG).write_text(json.dumps(_checked_config(files, where)), encoding="utf-8")
-        loaded = _open(folder, _model_facts(model), where, files)
+        (folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+        loaded = _open(folder, model, where, files)
     kind = type(loaded).__name__
     translate = TRANSLATIONS.get(kind)
     if not loaded.is_fast and translate is None:
@@ -147,7 +182,8 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
             "tokenizer.json holds; it is not supported"
         )
     require_distinct_ids(_declared_ids(files, where), loaded.get_vocab(), where)
-    backend = read_backend(_library_file(loaded) if translate is None else translate(loaded), where)
+    text = _library_file(loaded) if translate is None else translate(loaded)
+    backend = read_backend(text, where)
     if {*backend.tokens} <= {*backend.special}:
         raise UserError(
             f"{where}: {kind} of transformers finds no vocabulary in {comma_list(files)}; copy its own files"
@@ -160,7 +196,7 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
         for key, token in loaded.special_tokens_map.items()
         if key.endswith("_token") and isinstance(token, str)
     }
-    return with_facts(backend, TokenizerFacts(roles, token_types, loaded.padding_side, loaded.truncation_side))
+    return text, TokenizerFacts(roles, token_types, loaded.padding_side, loaded.truncation_side)
 
 
 def _library_file(loaded: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from folders_lab import LAYOUTS, SCRIPTS, Layout, lines, variants, wordpiece, write_folder
 
+from bertjax.data import foreign_tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer, save_tokenizer
 from bertjax.errors import UserError
@@ -51,6 +52,25 @@ def test_lines_are_in_ten_scripts() -> None:
     text = "".join(lines())
     assert len(lines()) == 200 and len(SCRIPTS) == 10
     assert all(len({*text} & {*letters}) > 15 for letters in SCRIPTS.values())
+
+
+def test_transformers_reads_the_same_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = write_folder(BERT, tmp_path / "model", {})
+    first = load_tokenizer(folder)
+    (kept,) = (tmp_path / "cache").rglob("*.json")
+    with monkeypatch.context() as patched:
+        patched.setattr(foreign_tokenizer, "_open", lambda *_: pytest.fail("transformers was asked again"))
+        again = load_tokenizer(folder)
+    assert again.spec == first.spec and again.tokens == first.tokens
+    assert [*map(list, again.encode_batch(lines()))] == [*map(list, first.encode_batch(lines()))]
+    for damage in ("", "[]", '{"tokenizer": "{}", "facts": {}}'):
+        kept.write_text(damage)
+        assert load_tokenizer(folder).spec == first.spec and kept.read_text() != damage
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text(vocabulary.read_text() + "zyzzyva\n")
+    assert load_tokenizer(folder).size == first.size + 1  # other files: another entry
+    assert len([*kept.parent.iterdir()]) == 2
 
 
 @pytest.mark.long
