@@ -99,7 +99,7 @@ _GENERIC = "TokenizersBackend"  # the class that takes tokenizer.json as it stan
 _CLASS = re.compile(r"\w+(Tokenizer|TokenizerFast|Backend)", re.ASCII)
 _UNUSED = ("auto_map", "name_or_path", "tokenizer_object", "chat_template", "response_template")
 _OF_MODEL = ("model_type", "tokenizer_class", "model_name", "transformers_version")  # what AutoTokenizer asks for
-_KEPT = 50  # tokenizers in the cache
+_MAX_CACHED = 50  # tokenizers in the cache
 _SAMPLES = (
     "The quick brown fox jumps over 13 lazy dogs.",
     "Déjà vu: naïve café, 東京 and 한국어 Ωmega!\n#1  ",
@@ -142,15 +142,15 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
         UserError: `transformers` cannot read the files, or its class is not one that `tokenizer.json` holds.
     """
     config, model_facts = _checked_config(files, where), _model_facts(model)
-    kept = _cache_file(files, config, model_facts)
+    cached = _cache_file(files, config, model_facts)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UserError):  # missing or damaged: made again
-        values = json.loads(kept.read_text(encoding="utf-8"))
+        values = json.loads(cached.read_text(encoding="utf-8"))
         return with_facts(read_backend(values["tokenizer"], where), TokenizerFacts(**values["facts"]))
     text, facts = _read_by_transformers(files, config, model_facts, where)
     with contextlib.suppress(OSError):  # a cache that cannot be written is none
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_json(kept, {"tokenizer": text, "facts": facts._asdict()})
-        for old in sorted(kept.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_json(cached, {"tokenizer": text, "facts": facts._asdict()})
+        for old in sorted(cached.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-_MAX_CACHED]:
             old.unlink()
     return with_facts(read_backend(text, where), facts)
 

@@ -58,19 +58,19 @@ def test_transformers_reads_the_same_files_once(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = write_folder(BERT, tmp_path / "model", {})
     first = load_tokenizer(folder)
-    (kept,) = (tmp_path / "cache").rglob("*.json")
+    (cached,) = (tmp_path / "cache").rglob("*.json")
     with monkeypatch.context() as patched:
         patched.setattr(foreign_tokenizer, "_open", lambda *_: pytest.fail("transformers was asked again"))
         again = load_tokenizer(folder)
     assert again.spec == first.spec and again.tokens == first.tokens
     assert [*map(list, again.encode_batch(lines()))] == [*map(list, first.encode_batch(lines()))]
     for damage in ("", "[]", '{"tokenizer": "{}", "facts": {}}'):
-        kept.write_text(damage)
-        assert load_tokenizer(folder).spec == first.spec and kept.read_text() != damage
+        cached.write_text(damage)
+        assert load_tokenizer(folder).spec == first.spec and cached.read_text() != damage
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text() + "zyzzyva\n")
     assert load_tokenizer(folder).size == first.size + 1  # other files: another entry
-    assert len([*kept.parent.iterdir()]) == 2
+    assert len([*cached.parent.iterdir()]) == 2
 
 
 @pytest.mark.long
