@@ -36,7 +36,7 @@ def described_metrics() -> Iterator[None]:
     write = RunContext.write
 
     def checked(self: RunContext, step: int, metrics: Metrics) -> None:
-        assert undescribed(metrics) == [], "describe it in config/metric_names.py, its objective or its kind of task"
+        assert undescribed(metrics) == [], "describe it in docs_site/metric_names.py, its objective or its kind of task"
         write(self, step, metrics)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -292,8 +292,8 @@ SLOW = """
 import sys, time
 if any("process_id=" in argument for argument in sys.orig_argv):
     from bertjax.data.pipeline import Pipeline
-    from bertjax.runtime import stragglers
-    stragglers.WINDOW_SECONDS = 3.0
+    from bertjax.runtime import heartbeat
+    heartbeat.WINDOW_SECONDS = 3.0
     make = Pipeline.batch
     def batch(self, *arguments):
         time.sleep(2.0 if "--config.distributed.process_id={slow}" in sys.orig_argv else 0.0)

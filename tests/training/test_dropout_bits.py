@@ -47,7 +47,7 @@ def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: 
 def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
     mesh_of: Callable[..., Mesh], shape: tuple[int, ...], width: int, impl: str
 ) -> None:
-    """Accumulation gives every device along `data` its rows (training/accumulate.py)."""
+    """Accumulation gives every device along `data` its rows (training/grad_accumulation.py)."""
     key, ones = purpose_key(3, "dropout", impl), jnp.ones((16, 3, width))
     rows = PartitionSpec("data")
     with jax.set_mesh(mesh_of(*shape)):
