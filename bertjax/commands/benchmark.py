@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import jax
 
 from bertjax.commands.arguments import Config, File, Flag, Model, Out, Overrides, as_list
+from bertjax.commands.embed import read_item
 from bertjax.commands.inference_speed import SIDES, Side, format_table, group_by_length, measure, sample_texts
 from bertjax.commands.signatures import command
 from bertjax.config.model import float32_config
@@ -33,7 +34,6 @@ from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
 from bertjax.inference.text_batches import TextEncoder
-from bertjax.inference.text_files import is_jsonl, read_records, read_texts, require_input_text
 from bertjax.io.atomic import write_json
 from bertjax.io.output import Results, require_output
 from bertjax.io.stderr import note
@@ -94,6 +94,11 @@ def benchmark(
     require_at_least(1, repeats=repeats, warmup=warmup, steps=steps)
     if (config is None) == (inference is None):
         raise UserError(f"give a config with {named('config')}, or a model with {named('inference')}")
+    of_step = {"baseline": baseline, "steps": steps, "no_compile": no_compile or None}
+    unread = [name for name, value in (of_step if config is None else {"texts": texts}).items() if value is not None]
+    if unread or (config is None and overrides):
+        flags = ", ".join(map(named, unread)) or "config keys"
+        raise UserError(f"{flags}: not read with {named('inference' if config is None else 'config')}")
     if out is not None:
         require_output(out)
     if inference is not None:
@@ -107,13 +112,14 @@ def _inference(model: Any, texts: Any, repeats: int, out: str | os.PathLike[str]
     chosen = list(itertools.islice(_texts(texts), MAX_TEXTS + 1))
     if len(chosen) > MAX_TEXTS:
         note(f"the first {MAX_TEXTS:,} texts are read")
-    opened = open_model(model)
-    if not isinstance(opened.model, PretrainedModel):
+    if not chosen:
+        raise UserError(f"{named('texts')} holds no text")
+    loaded = model if isinstance(model, PretrainedModel) else load_pretrained(model)
+    if not isinstance(loaded, PretrainedModel):
         raise UserError(f"{named('inference')}: an encoder-decoder has neither vectors nor classes of texts")
-    loaded = opened.model if isinstance(model, PretrainedModel) else load_pretrained(model)
-    assert isinstance(loaded, PretrainedModel)
+    tokenizer = open_model(loaded).tokenizer
     task = "predict" if SEQUENCE in loaded.heads else "embed"
-    encode = TextEncoder(opened.tokenizer, max_input_length(loaded.config) or loaded.config.max_position_embeddings)
+    encode = TextEncoder(tokenizer, max_input_length(loaded.config) or loaded.config.max_position_embeddings)
     groups = group_by_length(encode(chosen[:MAX_TEXTS]).lengths)
     with tempfile.TemporaryDirectory(prefix="bertjax-inference-") as name, contextlib.ExitStack() as processes:
         folder, file = Path(name) / "model", Path(name) / "texts.json"
@@ -135,17 +141,11 @@ def _inference(model: Any, texts: Any, repeats: int, out: str | os.PathLike[str]
 
 
 def _texts(texts: Any) -> Iterator[str]:
-    """Yields the texts of a list or of files, or embedded ones."""
+    """Yields the texts of a list or of files that are not blank, or embedded ones."""
     if texts is None:
-        yield from sample_texts(iter_python_docs())
-        return
-    for index, each in enumerate(as_list("texts", texts)):
-        if not isinstance(each, os.PathLike):
-            yield require_input_text(f"texts[{index}]", each)
-        elif is_jsonl(os.fspath(each)):
-            yield from (record.text("text") for record in read_records(os.fspath(each)))
-        else:
-            yield from (line for _, line in read_texts(os.fspath(each)) if line and not line.isspace())
+        return iter(sample_texts(iter_python_docs()))
+    items = enumerate(as_list("texts", texts))
+    return (text for number, item in items for text, _ in read_item(number, item, "text") if text.strip())
 
 
 def _training_step(

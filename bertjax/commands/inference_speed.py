@@ -212,25 +212,30 @@ def measure(sides: Sequence[Side], groups: Mapping[str, Sequence[int]], repeats:
             turns[side.name][title] += side.seconds(group, together=True)
         for side in sides:
             alone[side.name] += side.seconds(singles, together=False)[WARMUP_TEXTS:]
-    results: dict[str, dict[str, Any]] = {}
-    for side in sides:
-        if side.error:
-            results[side.name] = {"error": side.error}
-            continue
-        medians = {title: statistics.median(seconds) for title, seconds in turns[side.name].items()}
-        p50, p95 = np.quantile(alone[side.name], (0.5, 0.95)).tolist()
-        results[side.name] = {
-            "texts_per_second": {title: len(groups[title]) / seconds for title, seconds in medians.items()},
-            "seconds": sum(medians.values()),
-            "first_seconds": first[side.name],
-            "single_p50": p50,
-            "single_p95": p95,
-        }
+    results: dict[str, dict[str, Any]] = {
+        side.name: {"error": side.error} if side.error else _result(turns[side.name], groups, alone[side.name])
+        for side in sides
+    }
     of_first = results[sides[0].name].get("seconds")
-    for result in results.values():
-        if of_first and "seconds" in result:
-            result["ratio"] = of_first / result["seconds"]
+    for name, result in results.items():
+        if "error" not in result:
+            result |= {"first_seconds": first[name]} | ({"ratio": of_first / result["seconds"]} if of_first else {})
     return results
+
+
+def _result(
+    turns: Mapping[str, Sequence[float]], groups: Mapping[str, Sequence[int]], alone: Sequence[float]
+) -> dict[str, Any]:
+    """Returns medians and quantiles of the seconds of a side, by group in `turns`, of single texts in `alone`."""
+    medians = {title: statistics.median(seconds) for title, seconds in turns.items()}
+    p50, p95 = np.quantile(alone, (0.5, 0.95)).tolist()
+    speeds = {title: len(groups[title]) / seconds for title, seconds in medians.items()}
+    return {
+        "texts_per_second": speeds,
+        "seconds": sum(medians.values()),
+        "single_p50": p50,
+        "single_p95": p95,
+    }
 
 
 def format_table(results: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[int]]) -> list[str]:

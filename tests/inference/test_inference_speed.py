@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,6 +70,12 @@ def test_a_side_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.Mon
         ([], "give a config with --config, or a model with --inference"),
         (["--config", "bert:tiny", "--inference", "model"], "give a config with --config, or a model with --inference"),
         (["--inference", "/nowhere"], "/nowhere"),
+        (
+            ["--inference", "model", "--baseline", "hf", "--steps", "3"],
+            "--baseline, --steps: not read with --inference",
+        ),
+        (["--config", "bert:tiny", "--texts", "a.txt"], "--texts: not read with --config"),
+        (["--inference", "model", "--texts", os.devnull], "--texts holds no text"),
         (["--inference", "model", "--texts", "/no/such.txt"], "/no/such.txt"),
     ],
 )
