@@ -60,18 +60,7 @@ os.environ["XDG_CACHE_HOME"] = _USER_CACHE.name
 
 MAX_MEMORY_MAPS = 45_000  # a compiled program takes several, and Linux ends a process with more than 65,530
 _NO_DEVICES = re.compile(r"needs \d+ devices, but|devices cannot be split|must be >= the product of mesh_shape")
-SLOWEST_FIRST = [
-    "tests",
-    "runtime",
-    "checkpoint",
-    "commands",
-    "data",
-    "parity",
-    "tasks",
-    "objectives",
-    "training",
-    "hf",
-]
+SLOWEST_FIRST = ["matrix", "parity", "commands", "tests", "checkpoint", "training", "objectives", "data", "tasks", "hf"]
 SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]
 _HAS_BEARTYPE = importlib.util.find_spec("beartype") is not None
 

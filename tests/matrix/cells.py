@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def tokenizer_of(family: str) -> Path:
 @functools.cache
 def tokenizer_folder(family: str) -> Path:
     """Trains and writes a tokenizer."""
-    folder = Path(tempfile.mkdtemp(prefix="bertjax-matrix-")) / family
+    folder = Path(tempfile.mkdtemp(dir=os.environ["XDG_CACHE_HOME"])) / family  # deleted with the tests' cache
     model = TOKENIZERS[family].model
     model = "wordlevel" if model in FIXED_VOCABULARIES else model  # these texts are English
     save_tokenizer(train_tokenizer(TEXTS * 3, model=model, family=family, vocab_size=330), folder)
@@ -107,7 +108,7 @@ def common(family: str, sizes: bool = True) -> ConfigDict:
 @functools.cache
 def corpus_folder() -> Path:
     """Returns a folder with a corpus of short documents, for pretraining and what it caches."""
-    folder = Path(tempfile.mkdtemp(prefix="bertjax-matrix-"))
+    folder = Path(tempfile.mkdtemp(dir=os.environ["XDG_CACHE_HOME"]))
     documents = ["\n".join(TEXTS[begin : begin + 6]) for begin in range(0, 60, 6)]
     (folder / "corpus.txt").write_text("\n\n".join(documents * 3) + "\n")
     return folder

@@ -144,6 +144,17 @@ def draws(draw: random.Random, pair: Pair, count: int) -> list[dict[str, str]]:
     return [{axis: draw.choice([*names]) for axis, names in AXES.items()} | dict(pair) for _ in range(count)]
 
 
+def _best(draw: random.Random, pair: Pair, open_pairs: set[Pair], impossible: set[Pair]) -> dict[str, str] | None:
+    """Returns an allowed mixture with this pair and many of the open ones; None if hundreds have none."""
+    for count in (50, 800):
+        drawn = [choice for choice in draws(draw, pair, count) if not pairs_of(choice) & impossible]
+        drawn.sort(key=lambda choice: len(pairs_of(choice) & open_pairs), reverse=True)
+        best = next((choice for choice in drawn if not is_refused(choice)), None)
+        if best is not None:
+            return best
+    return None
+
+
 @functools.cache
 def covering() -> tuple[list[dict[str, str]], set[Pair]]:
     """Returns few mixtures that together have every allowed pair, found greedily; and the refused pairs."""
@@ -156,10 +167,7 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
     result, impossible = [], set()
     while open_pairs:
         pair = min(open_pairs)
-        drawn = [choice for choice in draws(draw, pair, 800) if not pairs_of(choice) & impossible]
-        drawn.sort(key=lambda choice: len(pairs_of(choice) & open_pairs), reverse=True)
-        allowed = (choice for choice in drawn if not is_refused(choice))
-        best = None if pair in REFUSED else next(allowed, None)  # to try all of these takes seconds: a test does
+        best = None if pair in REFUSED else _best(draw, pair, open_pairs, impossible)  # a test tries those, in seconds
         if best is None:
             impossible.add(pair)
             open_pairs.remove(pair)
