@@ -366,7 +366,7 @@ EXPECTED = {
     "finetune": ["wrong; the most confident", "'label': ", "(3, 128) tensor"],
     "many-hosts": ["4 x cpu of 2 processes", "ended with status 75", "resuming at step"],
 }
-LONG = ("docs/tutorials/first-model.md", "docs/tutorials/continue.md")  # other pages run once a week
+LONG = ("docs/tutorials/first-model.md",)  # other pages run once a week
 RUNNING = [
     pytest.param(path, marks=pytest.mark.long if path in LONG else pytest.mark.weekly)
     for path, page in PAGES.items()

@@ -89,7 +89,9 @@ def test_another_host_restores_what_the_store_holds(url: str) -> None:
         assert read_manifest(checkpoints.directory / "2")["meta"] == {"cursor": 2}
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
+@pytest.mark.parametrize(
+    "damage", ["flip", *(pytest.param(each, marks=pytest.mark.long) for each in ("cut", "delete"))]
+)
 def test_every_damaged_object_of_the_newest_step_is_noticed(url: str, damage: str) -> None:
     save(url, 1, 2)
     store, names = Store(url), [name for name in objects(url, 2) if "/state/" in name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -300,3 +301,16 @@ def test_a_digest_that_is_none_is_computed_again(lab: Lab, tmp_path: Path) -> No
     for broken in (b"\xff\xfe", b"", digest[:-1].encode()):
         memory.write_bytes(broken)
         assert content_digest(source, cfg) == digest and memory.read_text() == digest
+
+
+def test_text_that_changed_is_not_evaluated(
+    lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, text = tmp_path / "run", lab.corpus.read_text()
+    shutil.copytree(finished.workdir, run)
+    try:
+        lab.corpus.write_text(text.replace("cat", "cow"))
+        assert lab.run("evaluate", "--workdir", run) == 2
+    finally:
+        lab.corpus.write_text(text)
+    assert "the data of this run changed since its checkpoint (eval:" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def compiled(fresh_programs: None) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--config.mesh.data=2", "--config.train.phases=4:data.seq_len=16"],
+        pytest.param(["--config.mesh.data=2", "--config.train.phases=4:data.seq_len=16"], marks=pytest.mark.weekly),
         [
             *("--config.objective.name=plm", "--config.model.preset=xlnet-base"),
             *("--config.data.example_format=segments", "--config.train.steps_per_dispatch=2"),

@@ -31,7 +31,7 @@ T5 = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_span_corruption_is_resumed_evaluated_and_exported_as_t5(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     whole, halves = (lab.folder / name for name in ("t5-whole", "t5-halves"))
     assert lab.run("pretrain", "--workdir", whole, *T5, "--config.train.num_steps=4") == 0

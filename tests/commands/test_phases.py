@@ -22,7 +22,7 @@ def records(workdir: Path) -> list[dict]:
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("step", [pytest.param(step, marks=pytest.mark.long) for step in (3, 7)])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.long), pytest.param(7, marks=pytest.mark.weekly)])
 def test_a_run_of_two_lengths_resumes_in_either(
     lab: Lab, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,7 +101,9 @@ def test_a_longer_context_in_one_run(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", [3, 7, 9])
+@pytest.mark.parametrize(
+    "step", [pytest.param(3, marks=pytest.mark.weekly), 7, pytest.param(9, marks=pytest.mark.weekly)]
+)
 def test_phases_of_other_text_resume_in_each(
     lab: Lab, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ MODELS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "causal": ("gpt2", ("mlm",), {}),
     "own format": ("bert-tiny", ("mlm",), {"norm_placement": "sandwich"}),
 }
+IN_LONG = ("classifier", "shared layers", "disentangled")
 LLAMA = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 
 
@@ -109,8 +110,13 @@ def make_config(name: str, tokenizer: Tokenizer) -> EncoderConfig:
     return FAMILIES["llama"].parse_config(json.loads(values))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", [*MODELS, "grouped queries"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in IN_LONG else pytest.mark.weekly)
+        for name in (*MODELS, "grouped queries")
+    ],
+)
 def test_every_kind_of_model_is_pruned_and_recovered(name: str, lab: Lab, finished: Finished, tmp_path: Path) -> None:
     """Half of the layers and of the inner units; heads that the recovery does not train stay as they were."""
     tokenizer = load_tokenizer(finished.workdir / "tokenizer")

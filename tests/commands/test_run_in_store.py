@@ -145,7 +145,7 @@ def undisturbed(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> list[np.n
     return weights(folder / "local")
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_killed_on_one_host_and_resumed_on_another_it_is_the_same_run(
     lab: Lab, s3: dict[str, str], undisturbed: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +166,7 @@ def test_killed_on_one_host_and_resumed_on_another_it_is_the_same_run(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("text", ["~/text", "s3://bucket/text"])
+@pytest.mark.parametrize("text", [pytest.param("~/text", marks=pytest.mark.weekly), "s3://bucket/text"])
 def test_two_hosts_train_without_a_shared_disk(
     lab: Lab,
     s3: dict[str, str],

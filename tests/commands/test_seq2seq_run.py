@@ -177,7 +177,7 @@ def test_trained_encoders_and_encoder_decoders_are_continued(
     assert config.sharing == "embeddings" and config.decoder.num_layers == 1  # type: ignore[union-attr]
 
 
-@pytest.mark.long
+@pytest.mark.weekly
 def test_seeds_share_their_shapes(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--config.task.epochs=1", "--config.export.at_end=false", "--config.task.packing=false")
     assert task("--workdir", tmp_path / "run", "--seeds=0,1", *arguments, "--config.task.group_by_length=true") == 0

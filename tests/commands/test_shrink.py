@@ -148,6 +148,7 @@ def test_the_influence_of_a_layer_is_the_angle_between_its_input_and_its_output(
     np.testing.assert_allclose(layer_influence(PretrainedModel(POST, params, HEADS), text), expected, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", cases("post"))
 def test_the_importance_of_a_unit_is_how_far_the_states_move_to_first_order(name: str) -> None:
     """The mean over 200 directions (chi-square: within a few times sqrt(2 / 200)) and finite differences."""

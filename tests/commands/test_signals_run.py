@@ -102,14 +102,13 @@ def test_ctrl_c_in_a_callback_of_python_is_not_lost(lab: Lab, tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (130, "") and done.stderr == "interrupted\n"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("rounds", [4, pytest.param(6, marks=pytest.mark.weekly)])
-def test_signals_to_a_process_lose_at_most_a_step(rounds: int, lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.weekly
+def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> None:
     """Includes start-up and compilation; some signals are followed by a second one."""
     steps = ["--config.train.num_steps=200", "--config.checkpoint.interval_steps=20", "--config.eval.interval_steps=15"]
     command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), *steps, "--workdir"]
     draw, workdir, saved = random.Random(0), tmp_path / "stopped", 0
-    for lines, number, twice in ROUNDS[:rounds]:
+    for lines, number, twice in ROUNDS:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         process = subprocess.Popen([*command, str(workdir)], preexec_fn=default_interrupt, **pipes)
         assert process.stdout is not None

@@ -55,6 +55,7 @@ def test_turns_are_compared_to_the_first_side() -> None:
     assert first.split()[:4] == ["ours", "2", "2", "1.00"] and "1000.0, 1000.0 ms" in second
 
 
+@pytest.mark.long
 def test_a_side_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "texts.json").write_text(json.dumps(["a", "b"]))
     with contextlib.closing(Side("bertjax", tmp_path / "none", "embed", tmp_path / "texts.json")) as side:

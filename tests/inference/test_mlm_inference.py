@@ -60,7 +60,9 @@ def drawn() -> tuple[TokenBatch, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "config", [PLAIN, ENHANCED, RELATIVE], ids=["plain", "enhanced decoder", "relative, one stream"]
+    "config",
+    [PLAIN, pytest.param(ENHANCED, marks=pytest.mark.long), RELATIVE],
+    ids=["plain", "enhanced decoder", "relative, one stream"],
 )
 def test_as_a_forward_pass_over_masks(config: EncoderConfig) -> None:
     rows, hidden, positions = drawn()

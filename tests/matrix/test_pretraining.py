@@ -26,7 +26,6 @@ from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.config import Config, parse, read_objective
-from bertjax.hf import save
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.model_card import auto_class_of
@@ -68,12 +67,6 @@ def cells() -> Iterator[tuple[str, str]]:
             with contextlib.suppress(UserError):
                 objective.check_model(model)
                 yield family, name
-
-
-@pytest.fixture(autouse=True)
-def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skips the comparison of outputs on export, which compiles two more models; here transformers compares."""
-    monkeypatch.setattr(save, "_compare_outputs", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -235,6 +235,7 @@ def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dic
 FURTHER = [pytest.param(position, marks=pytest.mark.weekly) for position in ("none", "rotary")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("position", ["disentangled", *FURTHER])
 def test_decoding_some_positions_is_decoding_all(batch: dict[str, jax.Array], position: str) -> None:
     changes = {} if position == "disentangled" else {"position_buckets": 0, "head_size": 6}

@@ -156,6 +156,7 @@ def test_rematerialization_saves_less(small: EncoderConfig, small_params: Params
     assert full < dots < none
 
 
+@pytest.mark.long
 def test_rematerialized_layers_keep_what_fused_attention_returned(
     small: EncoderConfig, small_params: Params, batch: dict
 ) -> None:

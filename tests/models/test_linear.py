@@ -226,7 +226,7 @@ def test_einsum_on_accelerators_multiplies_no_float32_backward(monkeypatch: pyte
         assert result.dtype == jnp.float32 and np.abs(result - exact).max() <= 0.02 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("kind", [pytest.param("layer_norm", marks=pytest.mark.long), "rms_norm"])
 def test_norms_around_zero_multiply_by_one_more(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain_config = EncoderConfig(norm_type=kind, layer_norm_eps=1e-5)
     config = dataclasses.replace(plain_config, norm_zero_centered=True)

@@ -246,6 +246,7 @@ def test_other_stacks_run_two_streams_too(changes: dict) -> None:
     assert np.isfinite(second.targets).all() and np.abs(second.targets - first.targets).max() > 1e-4
 
 
+@pytest.mark.long
 def test_dropout_falls_on_targets_and_tokens(params: Params) -> None:
     config = dataclasses.replace(CONFIG, hidden_dropout=0.2, attention_dropout=0.2, output_dropout=0.5)
     batch, permutation = make_batch(), order()

@@ -110,6 +110,7 @@ def test_layers_of_groups_that_are_not_stored_one_by_one_are_reported_as_missing
     assert kind == "note" and fields["about"] == "attention" and "inner_layers" in fields["text"]
 
 
+@pytest.mark.long
 def test_a_long_sentence_is_cut_and_one_that_is_too_long_for_the_model_is_not_shown() -> None:
     _, fields = probe_attention(model_of(small("bert-tiny")), Words(), " ".join(["cats"] * 40))
     assert len(fields["tokens"]) == 24 and fields["tokens"][:2] == ["[CLS]", "cats"]

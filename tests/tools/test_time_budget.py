@@ -107,8 +107,9 @@ def test_a_phase_that_ends_before_the_decision_is_refused(share: int, is_refused
         require_one_phase(budget, cfg)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", PHASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.weekly if PHASES[name] else pytest.mark.long) for name in PHASES]
+)
 def test_resumes_to_the_same_weights(
     tmp_path: Path, overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
