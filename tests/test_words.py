@@ -185,6 +185,11 @@ def test_text_uses_the_words_of_the_field() -> None:
     assert not refused, "\n".join(refused)
 
 
+def test_no_page_holds_both_sides_of_a_merge() -> None:
+    sides = re.compile(r"^(?:<{7}|>{7}) .*", re.MULTILINE)
+    assert [f"{name_of(path)}: {match[0]}" for path in PAGES for match in sides.finditer(path.read_text())] == []
+
+
 def test_names_use_the_words_of_the_field() -> None:
     names = [(path, line, name) for path in (*CODE, *TESTS) for line, name in definitions(path).names]
     refused = [f"{name_of(path)}:{line}: {name}" for path, line, name in names if refused_parts(name)]

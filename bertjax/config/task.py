@@ -84,7 +84,9 @@ class TaskConfig(Settings, group="task"):
     epochs: float = setting(
         3.0, above=0.0, help="Passes over the training data, may be fractional; `train.num_steps` follows from it."
     )
-    packing: bool = setting(True, help="Pack several examples into a sequence of `max_length` tokens.")
+    packing: bool = setting(
+        True, help="Pack several examples into a sequence, of the length up to `max_length` that costs least."
+    )
     group_by_length: bool = setting(
         False,
         help="Without `packing`: batches of examples of similar length, in sequences as long as the longest of them, "

@@ -34,7 +34,7 @@ from bertjax.experiment.workdir import has_checkpoints, read_settings
 from bertjax.hf.forward import require_readable
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.tasks.base import TaskKind
-from bertjax.tasks.batches import TaskBatches, sequence_lengths
+from bertjax.tasks.batches import TaskBatches, choose_packed_length, sequence_lengths
 from bertjax.tasks.evaluate import TaskData
 from bertjax.tasks.features import TextData
 from bertjax.tasks.readers.examples import Examples, TextExamples, read_examples
@@ -44,6 +44,8 @@ _LOGGED_LINES = 50  # reading metrics more often would wait for the device more 
 _STEPS_PER_SHAPE = {"cpu": (150, 1500)}
 _STEPS_PER_SHAPE_DEFAULT = 1500, 15_000
 """Above so many steps, a second (third) batch shape saves more time than its compilation costs."""
+_LENGTH_MULTIPLE, _LENGTH_MULTIPLE_DEFAULT = {"cpu": 8}, 64
+"""Packed sequences are a multiple of so many tokens long; kernels of accelerators read blocks of them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class Task:
 
     `tuning` holds the training examples on which settings are tuned instead of weights, if there are such settings.
     `source` is None if a run is resumed, or starts without `init_from`. `encoder_decoder` is None where the config
-    alone decides the decoder, or there is none.
+    alone decides the decoder, or there is none. `seq_len` is the length of sequences of a run that is resumed.
     """
 
     config: TaskConfig
@@ -73,6 +75,7 @@ class Task:
     tuning: Split | None
     test: Split | None
     source: SourceModel | None
+    seq_len: int | None = None
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -130,11 +133,12 @@ def read_task(
     pin_commits(cfg, workdir, processes)
     config = task_config(cfg)
     read = functools.cache(lambda: read_examples(config, "train", errors=cfg.data.encoding_errors))
-    source = both = None
+    source = both = seq_len = None
     has_targets = config.spec.has_targets
     if has_checkpoints(workdir):
         stored, tokenizer = read_settings(workdir)
         model, both = _configured_model(stored, tokenizer, has_targets)
+        seq_len = stored.data.seq_len
     elif cfg.init_from is not None:
         source = load_source_model(cfg.init_from)
         model, tokenizer, both = source.config, source.tokenizer, source.encoder_decoder if has_targets else None
@@ -163,7 +167,7 @@ def read_task(
     tuning = None if for_tuning is None else _split(config, for_tuning, tokenizer, labels)
     held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None
     test = read_held_out(cfg, config, tokenizer, labels, "test") if config.test else None
-    return Task(config, tokenizer, model, both, labels, training, held_out, tuning, test, source)
+    return Task(config, tokenizer, model, both, labels, training, held_out, tuning, test, source, seq_len)
 
 
 def _split_off(examples: Examples, config: TaskConfig) -> tuple[Examples, Examples | None]:
@@ -271,7 +275,10 @@ def task_batches(
             f"train.microbatches={cfg.train.microbatches} would divide the choices of an example; set it to 1, and "
             "task.batch_size lower"
         )
-    seq_len, *target_len = _lengths(task)
+    platform = mesh.devices.flat[0].platform
+    num_shapes = num_batch_shapes(cfg, config, len(features) // features.group, platform)
+    sequence_multiple = mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches
+    seq_len, *target_len = _lengths(task, sequence_multiple, num_shapes, platform)
     return TaskBatches(
         features,
         batch_size=config.batch_size,
@@ -283,9 +290,9 @@ def task_batches(
         target_len=next(iter(target_len), None),
         packing=config.packing,
         group_by_length=config.group_by_length,
-        sequence_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
+        sequence_multiple=sequence_multiple,
         share=functools.partial(local_sequences, mesh=mesh),
-        num_batch_shapes=num_batch_shapes(cfg, config, len(features) // features.group, mesh.devices.flat[0].platform),
+        num_batch_shapes=num_shapes,
         sizes=sizes,
         lengths=lengths,
         min_examples=min_examples,
@@ -316,14 +323,27 @@ def num_batch_shapes(cfg: ConfigDict, config: TaskConfig, num_windows: int, plat
     return config.num_batch_shapes or 1 + sum(steps >= threshold for threshold in thresholds)
 
 
-def _lengths(task: Task) -> tuple[int, ...]:
+def _lengths(task: Task, sequence_multiple: int, num_shapes: int, platform: str) -> tuple[int, ...]:
     """Returns the lengths of sequences, and of targets.
 
-    Packed examples have the limits of the config, rounded up; others the length of the longest example.
+    Packed examples with targets have the limits of the config, rounded up, others the length up to there that costs
+    least; without packing it is that of the longest example.
     """
     if task.config.packing:
-        limits = (task.config.max_length, task.config.spec.max_target_length)
-        return tuple(-(-limit // 8) * 8 for limit in limits[: len(task.train.data.features.sides)])
+        features, spec = task.train.data.features, task.config.spec
+        seq_len, *target_len = (-(-limit // 8) * 8 for limit in (task.config.max_length, spec.max_target_length))
+        if len(features.sides) > 1:
+            return seq_len, *target_len
+        length = task.seq_len or choose_packed_length(
+            features,
+            task.config.batch_size * features.group,
+            seq_len,
+            length_multiple=_LENGTH_MULTIPLE.get(platform, _LENGTH_MULTIPLE_DEFAULT),
+            sequence_multiple=sequence_multiple,
+            num_batch_shapes=num_shapes,
+            width=task.model.hidden_size,
+        )
+        return (length,)
     lengths = [sequence_lengths(split.data.features, None) for split in task.splits.values()]
     return tuple(map(max, zip(*lengths, strict=True)))
 

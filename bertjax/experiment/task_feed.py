@@ -82,11 +82,9 @@ def _of_labels(exp: build.Experiment) -> TaskObjective:
 
 def _eval_batches(exp: build.Experiment, config: TaskConfig, tokenizer: Tokenizer, features: Features) -> EvalBatches:
     lengths = list(sequence_lengths(features, None))
-    if config.packing:
-        limits = (exp.cfg.data.seq_len, -(-config.spec.max_target_length // 8) * 8)
-        lengths = list(limits[: len(lengths)])
-    else:
-        lengths[0] = max(lengths[0], exp.cfg.data.seq_len)
+    lengths[0] = max(lengths[0], exp.cfg.data.seq_len)
+    if config.packing and len(lengths) > 1:
+        lengths[1] = -(-config.spec.max_target_length // 8) * 8
     return EvalBatches(
         features,
         batch_size=exp.cfg.eval.batch_size,

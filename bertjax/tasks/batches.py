@@ -22,6 +22,7 @@ _LENGTH_MULTIPLE = 8  # sequences are as long as the longest window, rounded up 
 _NUM_LENGTHS = 16  # grouped by length, batches are rounded up to so many lengths
 _BATCHES_PER_GROUP = 50  # sorted by length at a time, as by group_by_length of transformers' Trainer
 _PACKED_TOGETHER = 1024  # windows with targets
+_BATCHES_TO_MEASURE = 256  # of which the length of packed sequences is chosen
 
 
 class TaskBatches:
@@ -359,6 +360,47 @@ def _pack_sorted(lengths: np.ndarray, limits: tuple[int, ...]) -> tuple[np.ndarr
     in_group = pack_batches(filled.reshape(groups, _PACKED_TOGETHER, -1), limits)
     first = ends_of(in_group.max(axis=1) + 1)
     return (in_group + first[:-1, None]).reshape(-1)[: len(lengths)], int(first[-1])
+
+
+def choose_packed_length(
+    features: Features,
+    batch_size: int,
+    limit: int,
+    *,
+    length_multiple: int,
+    sequence_multiple: int,
+    num_batch_shapes: int,
+    width: int,
+) -> int:
+    """Returns the length of packed sequences with the least work per step, at most `limit`; the same for every seed.
+
+    Batches have as many sequences as the fullest one needs: short examples in long sequences leave up to half of the
+    last one empty.
+
+    Args:
+        features: the windows, without targets.
+        batch_size: windows per step.
+        limit: the longest sequence.
+        length_multiple: sequences are a multiple of this long, but for `limit`.
+        sequence_multiple: the number of sequences per batch is a multiple of this.
+        num_batch_shapes: number of batch sizes.
+        width: hidden size, for the share of attention in the work.
+    """
+    (longest,) = sequence_lengths(features, None)
+    lengths = features.side_lengths[permutation(len(features), "length of sequences", 0, 0)]
+    lengths = lengths[: _BATCHES_TO_MEASURE * batch_size]
+    steps = -(-len(lengths) // batch_size)
+    of_batches = np.zeros((steps, batch_size), np.int32)
+    of_batches.reshape(-1)[: len(lengths)] = lengths[:, 0]
+
+    def work(length: int) -> float:
+        sequences = pack_batches(of_batches, length).max(axis=1, where=of_batches > 0, initial=0) + 1
+        needed = -(-sequences // sequence_multiple) * sequence_multiple
+        sizes = np.array(choose_batch_sizes(needed, num_batch_shapes))
+        return float(sizes[np.searchsorted(sizes, needed)].sum() * length * (1 + length / (2 * width)))
+
+    shortest = -(-longest // length_multiple) * length_multiple
+    return min([limit, *range(shortest, limit, length_multiple)], key=work)
 
 
 def sequence_lengths(features: Features, seq_len: int | None, target_len: int | None = None) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from bertjax.commands.evaluate import evaluate
 from bertjax.config.defaults import base_config
 from bertjax.config.task import TaskConfig
 from bertjax.experiment import task as task_module
+from bertjax.experiment.workdir import read_config
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.report.run_record import read_run
 from bertjax.training import loop
@@ -200,8 +201,10 @@ class Killed(BaseException):
 def test_killed_and_taken_up_again_it_is_the_same_run(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source folder of its weights may be gone by then."""
-    assert task("--workdir", tmp_path / "whole") == 0
+    """The source folder of its weights may be gone by then, and other lengths of sequences may be chosen."""
+    monkeypatch.setattr(task_module, "choose_packed_length", lambda _features, _size, limit, **_: limit)
+    longer = "--config.task.max_length=64"
+    assert task("--workdir", tmp_path / "whole", longer) == 0
     evaluate, calls = loop.TrainLoop.evaluate, []
 
     def dies(*arguments: object) -> dict[str, float]:
@@ -212,12 +215,13 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
 
     monkeypatch.setattr(loop.TrainLoop, "evaluate", dies)
     with pytest.raises(Killed):
-        task("--workdir", tmp_path / "killed")
+        task("--workdir", tmp_path / "killed", longer)
     monkeypatch.undo()
     monkeypatch.setattr(
         task_module, "load_source_model", lambda folder: pytest.fail("weights are those of the checkpoint")
     )
-    assert task("--workdir", tmp_path / "killed") == 0
+    assert task("--workdir", tmp_path / "killed", longer) == 0
+    assert read_config(tmp_path / "killed").data.seq_len == 64
     assert comparable(tmp_path / "killed") == comparable(tmp_path / "whole")
     one, two = ((tmp_path / name / "export" / "model.safetensors").read_bytes() for name in ("killed", "whole"))
     assert one == two
@@ -228,6 +232,7 @@ def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) ->
     """The same examples in the same steps: without dropout the losses agree up to rounding."""
     quiet = [f"--config.model.{name}_dropout=0.0" for name in ("hidden", "attention")]
     quiet += ["--config.train.compute_dtype=float32", "--config.export.at_end=false", "--config.task.epochs=1"]
+    quiet += ["--config.task.max_length=64"]
     more = [f"{'the cat sees it. ' * (row % 5)}the dog sees it.\t{row % 2}" for row in range(80)]
     (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *more]) + "\n")
     quiet += [f"--config.task.train=tsv:{tmp_path}/train.tsv", "--config.task.eval="]
@@ -240,6 +245,8 @@ def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) ->
         for records in result.values()
     )
     assert packed.shape == (5, 2)
+    lengths = {name: read_config(tmp_path / name).data.seq_len for name in result}
+    assert max(lengths.values()) < 64
     np.testing.assert_allclose(packed[:, 0], alone[:, 0], atol=2e-5)
     np.testing.assert_allclose(packed[:, 0], fewer_rows[:, 0], atol=2e-5)
     assert alone[:, 1].mean() > packed[:, 1].mean() > fewer_rows[:, 1].mean() > 0

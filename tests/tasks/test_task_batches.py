@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertjax.data.counter_rng import permutation
 from bertjax.errors import UserError
 from bertjax.tasks.batch_layout import (
     choose_batch_sizes,
@@ -20,7 +21,7 @@ from bertjax.tasks.batch_layout import (
     scatter_token_values,
     scatter_window_values,
 )
-from bertjax.tasks.batches import EvalBatches, TaskBatches
+from bertjax.tasks.batches import EvalBatches, TaskBatches, choose_packed_length
 from bertjax.tasks.features import Features, Targets
 
 VOCAB = 1000
@@ -230,6 +231,31 @@ def test_rows_are_the_least_that_suffice() -> None:
     more = batches(features, sizes=(10,), min_examples=11, sequence_multiple=2)
     assert (more.num_sequences, more.max_examples) == (10, 11)
     assert sorted(check_batch(features, more.batch(3))) == sorted(more.windows(3)[0].tolist())
+
+
+@pytest.mark.parametrize(("num_shapes", "multiple", "divisor"), [(1, 8, 1), (3, 8, 2), (1, 16, 4)])
+def test_the_length_of_packed_sequences_is_the_one_of_least_work(num_shapes: int, multiple: int, divisor: int) -> None:
+    """Batches of any seed and length would have more slots, those of attention included."""
+    features = windows(150)
+    rules = {"sequence_multiple": divisor, "num_batch_shapes": num_shapes}
+    chosen = choose_packed_length(features, 8, 128, length_multiple=multiple, width=64, **rules)
+    order = [permutation(150, "length of sequences", 0, 0)]
+
+    def work(length: int) -> float:
+        made = batches(features, seq_len=length, epochs=1, orders=order, **rules)
+        return sum(made.num_sequences_at(cursor) for cursor in range(19)) * length * (1 + length / 128)
+
+    candidates = range(32, 129, multiple)
+    assert chosen in candidates and chosen < 128
+    assert work(chosen) == min(map(work, candidates)) < 0.9 * work(128)
+
+
+def test_no_sequence_is_shorter_than_the_longest_window() -> None:
+    rules = {"length_multiple": 8, "sequence_multiple": 1, "num_batch_shapes": 1, "width": 64}
+    tokens, two = np.zeros(113, np.int32), np.arange(2)
+    one_long = Features(tokens, np.array([0, 3, 113]), tokens.astype(np.int8), two, two, {})
+    assert choose_packed_length(one_long, 32, 120, **rules) in (112, 120)
+    assert choose_packed_length(one_long, 32, 110, **rules) == 110  # as long as the limit
 
 
 def test_batches_of_several_sizes() -> None:
