@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import shlex
 import shutil
 import subprocess
@@ -314,3 +315,11 @@ def test_text_that_changed_is_not_evaluated(
     finally:
         lab.corpus.write_text(text)
     assert "the data of this run changed since its checkpoint (eval:" in capsys.readouterr().err
+
+
+def test_a_log_gets_each_line_when_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", log)
+    assert main(["config", "--config", "bert:smoke", "seed"]) == 0
+    print("--- the first task")
+    assert log.buffer.getvalue().endswith(b"--- the first task\n")  # type: ignore[attr-defined]
