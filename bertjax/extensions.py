@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertjax.config.attention import AttentionConfig as AttentionConfig
+    from bertjax.config.fields import Reader as Reader
     from bertjax.config.fields import linked as linked
-    from bertjax.config.fields import read_group as read_group
     from bertjax.config.fields import setting as setting
     from bertjax.config.model import EncoderConfig as EncoderConfig
     from bertjax.config.sources import SourceKind as SourceKind
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "config.attention": "AttentionConfig",
-    "config.fields": "linked read_group setting",
+    "config.fields": "Reader linked setting",
     "config.model": "EncoderConfig",
     "config.sources": "SourceKind",
     "config.task": "TaskConfig",

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from bertjax.commands.arguments import Config, Flag, Grid, Minutes, NewWorkdir, Overrides, Seeds
 from bertjax.commands.signatures import command
 from bertjax.config.distributed import DistributedConfig
-from bertjax.config.fields import read_group
+from bertjax.config.fields import Reader
 from bertjax.config.objectives import objective_class
 from bertjax.errors import UserError, named
 from bertjax.experiment.config import load_config
@@ -161,7 +161,7 @@ def train_minutes(config: Config, overrides: Mapping[str, Any], workdir: Path, m
     """
     cfg = training_config(config, overrides)
     check_start(cfg, workdir)
-    if find_process_info(read_group(cfg, DistributedConfig)) is not None:
+    if find_process_info(Reader(cfg)(DistributedConfig)) is not None:
         raise UserError(f"{named('minutes')} measures one process: set config.train.num_steps instead")
     from bertjax.commands.plan import describe_plan
     from bertjax.report.training_callbacks import ReportWriter
@@ -201,7 +201,7 @@ def train_together(function: Callable[..., object], cfg: ConfigDict, workdir: Pa
     """
     from bertjax.report.training_callbacks import ReportWriter
 
-    with join_processes(read_group(cfg, DistributedConfig)) as processes:
+    with join_processes(Reader(cfg)(DistributedConfig)) as processes:
         function(cfg, workdir, processes, ReportWriter())
         if processes.index != 0:
             return
@@ -223,7 +223,7 @@ def train_all(
         seeds: seeds; that of the config if there are none.
         grid: values to try by dotted key.
     """
-    if find_process_info(read_group(cfg, DistributedConfig)) is not None:
+    if find_process_info(Reader(cfg)(DistributedConfig)) is not None:
         raise UserError(f"{named('seeds')} and {named('grid')} train in one process: set distributed.cluster=none")
     from bertjax.experiment.sweep import summarize, sweep
     from bertjax.report.training_callbacks import ReportWriter, write_seed_scores

@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.distributed import MeshConfig
-from bertjax.config.fields import PRESET, Settings, read_group, setting
+from bertjax.config.fields import PRESET, Reader, Settings, setting
 from bertjax.config.model import OF_TOKENIZER, EncoderConfig, differences, encoder_config, explicit_values
 from bertjax.config.presets import PRESETS as NETWORK_PRESETS
 from bertjax.config.presets import preset
@@ -145,8 +145,8 @@ def encoder_decoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None
         decoder = as_decoder(EncoderConfig(**values), encoder, **explicit)
     except UserError as error:
         raise UserError(f"the decoder: {str(error).replace('model.', 'decoder.')}") from None
-    read_group(cfg, MeshConfig).check_model(decoder)
-    return read_group(cfg, DecoderConfig).join(encoder, decoder, vocabulary)
+    Reader(cfg)(MeshConfig).check_model(decoder)
+    return Reader(cfg)(DecoderConfig).join(encoder, decoder, vocabulary)
 
 
 def _class_values(group: ConfigDict) -> dict[str, Any]:

@@ -28,13 +28,13 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ml_collections import ConfigDict
 
 from bertjax.config.registry import Choices
-from bertjax.errors import UserError, named, require_one_of, require_path, require_storable_text, shortened
+from bertjax.errors import UserError, named, one_line, require_one_of, require_path, require_storable_text, shortened
 
 PRESET = "preset"
 """The value of a key of `model` or `generator` that is taken from the preset."""
@@ -297,12 +297,14 @@ class Reader:
     """Makes the dataclasses of a config, each once.
 
     Args:
+        cfg: The whole config.
+
+    Attributes:
         values: Value of every key by its dotted name.
-        cfg: The same values as a ConfigDict, for groups that follow from those of networks.
     """
 
-    def __init__(self, values: Mapping[str, Any], cfg: ConfigDict) -> None:
-        self.values, self.cfg = values, cfg
+    def __init__(self, cfg: ConfigDict) -> None:
+        self.values, self.cfg = values_of(cfg), cfg
         self._groups: dict[type[Settings], Any] = {}
 
     def __call__(self, cls: type[Group]) -> Group:
@@ -330,21 +332,21 @@ class Reader:
         return self.values[key]
 
 
-def read_group(cfg: ConfigDict, cls: type[Group], **others: Any) -> Group:
-    """Makes the dataclass of a group from the values of a config.
+def values_of(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
+    """Returns {dotted key: value} in order of the keys, references resolved."""
+    return dict(_leaves(config))
 
-    Args:
-        cfg: The whole config.
-        cls: Dataclass that declares the group.
-        **others: Values of the fields that are not keys, and of keys whose value is derived.
 
-    Raises:
-        UserError: A value is not allowed.
-    """
-    node, keys = cfg, names_where(cls, lambda each: each.key)
-    for name in filter(None, cls.group.split(".") if keys else []):
-        node = node[name]
-    return cls(**{name: node[name] for name in keys} | others)
+def _leaves(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name in sorted(config.keys()):
+        try:
+            value = config[name]
+        except (ArithmeticError, ValueError, TypeError) as error:
+            raise UserError(f"{prefix}{name} cannot be computed from the keys it follows: {one_line(error)}") from None
+        if isinstance(value, (ConfigDict, dict)):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def declare(groups: Iterable[type[Settings]]) -> dict[str, Setting]:

@@ -11,7 +11,7 @@ import os
 import re
 import traceback
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.extensions import SOURCES
-from bertjax.config.fields import Setting
+from bertjax.config.fields import Setting, values_of
 from bertjax.config.names import name_for, resolve, run_file
 from bertjax.config.nodes import declared_settings
 from bertjax.config.registry import PACKAGES, Choices, require_packages
-from bertjax.errors import USER_CODE_ERRORS, UserError, one_line, require_regular_file
+from bertjax.errors import USER_CODE_ERRORS, UserError, require_regular_file
 
 _PREFIX = "--config."
 SOURCE_KEYS = ("data.sources", "data.eval_sources", "task.train", "task.eval")
@@ -116,7 +116,7 @@ def _read_value(key: str, value: Any, setting: Setting) -> Any:
 
 def check_keys(config: ConfigDict) -> None:
     """Raises `UserError` for keys that are not declared, for missing ones, and for values that are not allowed."""
-    values, known = dict(_leaves(config)), declared(config)
+    values, known = dict(values_of(config).items()), declared(config)
     for key, value in values.items():
         if key not in known:
             raise UserError(unknown_key(key, known))
@@ -129,19 +129,14 @@ def check_keys(config: ConfigDict) -> None:
 def copy_config(config: ConfigDict) -> ConfigDict:
     """Returns a copy whose values no longer follow each other, and are checked when they are set."""
     copied = base_config()
-    for key, value in sorted(_leaves(config), key=lambda each: not _chooses(each[0])):
+    for key, value in sorted(values_of(config).items(), key=lambda each: not _chooses(each[0])):
         _assign(copied, key, value)
     return copied
 
 
-def values_of(config: ConfigDict) -> dict[str, Any]:
-    """Returns {dotted key: value}, references resolved."""
-    return dict(_leaves(config))
-
-
 def flatten(config: ConfigDict) -> dict[str, Any]:
     """Returns {dotted key: value} in order of the keys, references resolved, tuples as lists: what JSON can hold."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in _leaves(config)}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values_of(config).items()}
 
 
 def to_json(config: ConfigDict) -> str:
@@ -170,7 +165,7 @@ def from_json(text: str) -> ConfigDict:
         raise UserError("the stored config is not a JSON object")
     require_packages(nested.pop(PACKAGES, []))
     config = base_config()
-    for key, value in sorted(_leaves(nested), key=lambda each: not _chooses(each[0])):
+    for key, value in sorted(values_of(nested).items(), key=lambda each: not _chooses(each[0])):
         setting = declared(config).get(key) if key not in declared() else declared()[key]
         if setting is None:
             raise UserError(f"{unknown_key(key, declared(config))} (was it written by another version of bertjax?)")
@@ -188,7 +183,7 @@ def require_stored_packages(path: Path) -> None:
 def extension_packages(config: ConfigDict) -> list[str]:
     """Returns the installed packages whose entry points a config names."""
     known, named = declared(config), set()
-    for key, value in _leaves(config):
+    for key, value in values_of(config).items():
         choices = known[key].choices
         if isinstance(choices, Choices) and isinstance(value, str):
             named.add(choices.registry.package(value))
@@ -259,18 +254,6 @@ def _leaf_likeness(leaf: str, known: str) -> float:
 
 def _ratio(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
-
-
-def _leaves(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name in sorted(config.keys()):
-        try:
-            value = config[name]
-        except (ArithmeticError, ValueError, TypeError) as error:
-            raise UserError(f"{prefix}{name} cannot be computed from the keys it follows: {one_line(error)}") from None
-        if isinstance(value, (ConfigDict, dict)):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _assign(config: ConfigDict, key: str, value: Any) -> None:

@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 
 from bertjax.config.extensions import SOURCES, TASK_KINDS
 from bertjax.config.fields import Reader, Settings, setting
-from bertjax.config.overrides import values_of
 from bertjax.config.registry import Choices
 from bertjax.config.sources import Source, parse_task_source
 from bertjax.errors import UserError, named
@@ -211,9 +210,9 @@ class TaskConfig(Settings, group="task"):
 
 def task_kind(cfg: ConfigDict) -> Any:
     """Returns the `TaskKind` that `task.kind` names, with its settings."""
-    return Reader(values_of(cfg), cfg)(TASK_KINDS.load(cfg.task.kind))
+    return Reader(cfg)(TASK_KINDS.load(cfg.task.kind))
 
 
 def task_config(cfg: ConfigDict) -> TaskConfig:
     """Returns the settings of `task`, with those of its kind."""
-    return Reader(values_of(cfg), cfg)(TaskConfig)
+    return Reader(cfg)(TaskConfig)

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import inputs
 from bertjax.config.data import DataConfig
-from bertjax.config.fields import read_group, settings_of
+from bertjax.config.fields import Reader, settings_of
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import STREAM_FORMATS
@@ -228,7 +228,7 @@ def _example_format(
         "sop_drop_single_sentences": data.sop_drop_single_sentences,
         "packing": data.packing,
         "pack_window": data.pack_window,
-        "max_examples": read_group(cfg, DataConfig).max_examples,
+        "max_examples": Reader(cfg)(DataConfig).max_examples,
     }
     if data.example_format in STREAM_FORMATS:
         settings |= {
@@ -351,7 +351,7 @@ def _cores() -> int:
 def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
     from bertjax.data.prepare import CorpusRecipe
 
-    filters = read_group(cfg, FilterConfig)
+    filters = Reader(cfg)(FilterConfig)
     return CorpusRecipe(eval_fraction, filters, shard_tokens=cfg.data.shard_tokens, evaluation=evaluation_text(cfg))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
-from bertjax.config.fields import read_group
+from bertjax.config.fields import Reader
 from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.data.corpus import Corpus, CorpusSplit, offsets
 from bertjax.data.counter_rng import IntArray, permutation
@@ -42,7 +42,7 @@ def mixing_from_config(cfg: ConfigDict, sequences: int) -> Mixing | None:
         cfg: Config of the phase.
         sequences: Sequences of all phases with the same `data` settings.
     """
-    mixture = read_group(cfg, SourceMixtureConfig)
+    mixture = Reader(cfg)(SourceMixtureConfig)
     limits = [source.epochs for source in inputs.sources(cfg)]
     if mixture == SourceMixtureConfig() and not any(limits):
         return None

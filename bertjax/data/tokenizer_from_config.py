@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import inputs
 from bertjax.config.data import FIXED_VOCABULARIES, TOKENIZER_MODELS
-from bertjax.config.fields import read_group
+from bertjax.config.fields import Reader
 from bertjax.config.filters import FilterConfig
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.source_files import source_entries
@@ -126,7 +126,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
         [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase, *filter(None, [data.token_pattern])],
         *([[data.kmer]] if data.tokenizer in FIXED_VOCABULARIES else []),
         [library, version(library), *([2] if data.tokenizer == "wordpiece" else [])],
-        *read_group(cfg, FilterConfig).fingerprint,
+        *Reader(cfg)(FilterConfig).fingerprint,
         *([] if (evaluation := evaluation_text(cfg)) is None else [evaluation.digest]),
     ]
     return inputs.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -142,7 +142,7 @@ def training_documents(cfg: ConfigDict) -> Iterator[str]:
 
 def filtered_documents(source: Source, cfg: ConfigDict) -> Iterator[str]:
     """Yields the documents of a source that the filters keep."""
-    filter_ = DocumentFilter(read_group(cfg, FilterConfig), evaluation_text(cfg))
+    filter_ = DocumentFilter(Reader(cfg)(FilterConfig), evaluation_text(cfg))
     return filter_.filter_each(iter_documents(source, cfg.data.encoding_errors))
 
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 
 from bertjax.config.data import DataConfig
-from bertjax.config.fields import read_group
+from bertjax.config.fields import Reader
 from bertjax.config.model import encoder_config
 from bertjax.config.objectives import STREAM_FORMATS
 from bertjax.data import tokenizer_from_config
@@ -42,7 +42,7 @@ def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -
     """Returns shapes and dtypes of a global batch, in the last phase of the run if no other is given."""
     cfg = (program or exp.programs[-1]).phase.cfg
     batch, length = cfg.train.batch_size, cfg.data.seq_len
-    tokens, examples = (batch, length), (batch, read_group(cfg, DataConfig).max_examples)
+    tokens, examples = (batch, length), (batch, Reader(cfg)(DataConfig).max_examples)
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}

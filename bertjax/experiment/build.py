@@ -18,7 +18,7 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.settings import Checkpointing
 from bertjax.config.fields import Reader
 from bertjax.config.model import EncoderConfig
-from bertjax.config.overrides import flatten, values_of
+from bertjax.config.overrides import flatten
 from bertjax.config.phases import Phase
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
@@ -327,7 +327,7 @@ def open_checkpoints(
         read_only: changes nothing, not even the remains of an interrupted save.
         processes: the processes that save together.
     """
-    settings = Reader(values_of(cfg), cfg)(Checkpointing)
+    settings = Reader(cfg)(Checkpointing)
     return Checkpoints(workdir / "checkpoints", settings, read_only=read_only, run_on_first=processes.run_on_first)
 
 

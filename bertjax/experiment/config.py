@@ -25,7 +25,7 @@ from bertjax.config.filters import FilterConfig
 from bertjax.config.inputs import eval_sources, evaluation_sources, sources
 from bertjax.config.model import NETWORK_GROUPS, EncoderConfig, GeneratorConfig, PresetConfig, network_keys
 from bertjax.config.objectives import STREAM_FORMATS, ObjectiveChoice, objective_class
-from bertjax.config.overrides import check_keys, set_values, values_of
+from bertjax.config.overrides import check_keys, set_values
 from bertjax.config.overrides import load_config as read_config_file
 from bertjax.config.phases import list_phases
 from bertjax.config.run import ExportConfig, LoggingConfig, ReportConfig, RunConfig
@@ -79,7 +79,7 @@ class Config:
     @classmethod
     def read(cls, cfg: ConfigDict) -> Self:
         """Makes all groups of a config; raises `UserError` for a value that is not allowed."""
-        reader = Reader(values_of(cfg), cfg)
+        reader = Reader(cfg)
         groups = {name: reader(hint) for name, hint in _GROUP_FIELDS.items() if name != "objective"}
         return cls(cfg=cfg, objective=reader(OBJECTIVES.load(cfg.objective.name)), **groups)
 
@@ -92,7 +92,7 @@ class Config:
 
 def read_objective(cfg: ConfigDict) -> Objective:
     """Reads the objective that `objective.name` chooses; raises `UserError` for a value that is not allowed."""
-    objective: Objective = Reader(values_of(cfg), cfg)(OBJECTIVES.load(cfg.objective.name))
+    objective: Objective = Reader(cfg)(OBJECTIVES.load(cfg.objective.name))
     return objective
 
 
@@ -155,7 +155,7 @@ def _check_run(cfg: ConfigDict) -> None:
         )
     if cfg.resume_from is not None and cfg.init_from is not None:
         raise UserError("init_from and resume_from both set the state to start from: use one of them")
-    reader = Reader(values_of(cfg), cfg)
+    reader = Reader(cfg)
     for group in (DataConfig, FilterConfig, SourceMixtureConfig, DistributedConfig, Train, Profile):
         reader(group)
     if not objective_class(cfg.objective.name).is_finetuning:

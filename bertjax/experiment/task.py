@@ -18,7 +18,7 @@ from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.defaults import base_config
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.encoder_decoder import START_TOKENS, EncoderDecoderConfig, encoder_decoder_config
-from bertjax.config.fields import PRESET, names_where, read_group, settings_of
+from bertjax.config.fields import PRESET, Reader, names_where, settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.task import TaskConfig, task_config
@@ -268,7 +268,7 @@ def task_batches(
         lengths: lengths of sequences, for the same purpose.
         min_examples: least number of examples per sequence, for the same purpose.
     """
-    mesh = make_mesh(read_group(cfg, MeshConfig)) if mesh is None else mesh
+    mesh = make_mesh(Reader(cfg)(MeshConfig)) if mesh is None else mesh
     config, features = task.config, task.train.data.features
     if features.group > 1 and cfg.train.microbatches > 1:
         raise UserError(

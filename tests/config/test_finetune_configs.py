@@ -10,7 +10,7 @@ from bertjax.config.defaults import SEQ2SEQ_RECIPES
 from bertjax.config.defaults.finetune_recipes import RECIPES
 from bertjax.config.encoder_decoder import encoder_decoder_config
 from bertjax.config.extensions import TASK_KINDS
-from bertjax.config.fields import read_group
+from bertjax.config.fields import Reader
 from bertjax.config.overrides import load_config
 from bertjax.config.task import task_config
 from bertjax.errors import UserError
@@ -88,7 +88,7 @@ def test_what_authors_say() -> None:
     finbert = load_config(f"{CONFIGS}/classification.py:finbert")
     finbert.train.num_steps = 100
     assert (finbert.schedule.warmup_steps, finbert.task.class_weights, finbert.task.max_length) == (20, ("sqrt",), 64)
-    assert read_group(finbert, Optimizer).layerwise_lr_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(
+    assert Reader(finbert)(Optimizer).layerwise_lr_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(
         1 / 3
     )
 

@@ -23,7 +23,7 @@ from masking_lab import (
 )
 
 from bertjax.config.fields import Reader
-from bertjax.config.overrides import load_config, values_of
+from bertjax.config.overrides import load_config
 from bertjax.errors import UserError
 from bertjax.experiment.config import parse as check
 from bertjax.objectives.masking.settings import Masking, default_max_predictions
@@ -65,7 +65,7 @@ ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate
 def test_every_family_hides_as_its_authors(spec: str, maximum: int, expected: dict) -> None:
     cfg = load_config(f"{CONFIGS}/{spec}")
     check(cfg)
-    config = Reader(values_of(cfg), cfg)(Masking)
+    config = Reader(cfg)(Masking)
     assert {name: getattr(config, name) for name in expected} == expected
     assert config.predictions_limit == maximum
 

@@ -11,7 +11,7 @@ import pytest
 from masking_lab import assert_share, chosen_of, jit, runs_of
 
 from bertjax.config.fields import Reader
-from bertjax.config.overrides import load_config, values_of
+from bertjax.config.overrides import load_config
 from bertjax.data.builtin import python_docs
 from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.objectives.masking.corrupt import mask_batch
@@ -64,7 +64,7 @@ def masking_of(spec: str) -> Masking:
     cfg = load_config(f"{CONFIGS}/{spec}")
     cfg.data.seq_len = S
     cfg.objective.masking.max_predictions = None
-    return Reader(values_of(cfg), cfg)(Masking)
+    return Reader(cfg)(Masking)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
