@@ -116,7 +116,7 @@ def _read_value(key: str, value: Any, setting: Setting) -> Any:
 
 def check_keys(config: ConfigDict) -> None:
     """Raises `UserError` for keys that are not declared, for missing ones, and for values that are not allowed."""
-    values, known = dict(values_of(config).items()), declared(config)
+    values, known = values_of(config), declared(config)
     for key, value in values.items():
         if key not in known:
             raise UserError(unknown_key(key, known))

@@ -334,7 +334,16 @@ def _lengths(task: Task, sequence_multiple: int, num_shapes: int, platform: str)
         seq_len, *target_len = (-(-limit // 8) * 8 for limit in (task.config.max_length, spec.max_target_length))
         if len(features.sides) > 1:
             return seq_len, *target_len
-        length = task.seq_len or choose_packed_length(
+        if task.seq_len is not None:
+            (longest,) = sequence_lengths(features, None)
+            if longest > task.seq_len:
+                raise UserError(
+                    f"task.train: an example has {longest} tokens, rounded up, but the sequences of this run have "
+                    f"{task.seq_len}: the data or {named('task.max_length')} changed since it began; restore them, or "
+                    f"give another {named('workdir')}"
+                )
+            return (task.seq_len,)
+        length = choose_packed_length(
             features,
             task.config.batch_size * features.group,
             seq_len,

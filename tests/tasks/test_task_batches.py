@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+import types
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.counter_rng import permutation
 from bertjax.errors import UserError
+from bertjax.experiment.task import _lengths
 from bertjax.tasks.batch_layout import (
     choose_batch_sizes,
     pack_batches,
@@ -256,6 +258,19 @@ def test_no_sequence_is_shorter_than_the_longest_window() -> None:
     one_long = Features(tokens, np.array([0, 3, 113]), tokens.astype(np.int8), two, two, {})
     assert choose_packed_length(one_long, 32, 120, **rules) in (112, 120)
     assert choose_packed_length(one_long, 32, 110, **rules) == 110  # as long as the limit
+
+
+def test_examples_that_became_longer_than_the_sequences_of_a_run() -> None:
+    spec = types.SimpleNamespace(max_target_length=0)
+    config = types.SimpleNamespace(packing=True, max_length=128, spec=spec, batch_size=8)
+    split = types.SimpleNamespace(data=types.SimpleNamespace(features=windows(45)))
+    task: Any = types.SimpleNamespace(config=config, train=split, seq_len=40)
+    assert _lengths(task, 1, 1, "cpu") == (40,)  # longer than needed, as it was
+    task.seq_len = 24
+    with pytest.raises(
+        UserError, match=r"has 32 tokens, rounded up, but the sequences of this run have 24"
+    ):
+        _lengths(task, 1, 1, "cpu")
 
 
 def test_batches_of_several_sizes() -> None:
