@@ -267,9 +267,7 @@ def test_examples_that_became_longer_than_the_sequences_of_a_run() -> None:
     task: Any = types.SimpleNamespace(config=config, train=split, seq_len=40)
     assert _lengths(task, 1, 1, "cpu") == (40,)  # longer than needed, as it was
     task.seq_len = 24
-    with pytest.raises(
-        UserError, match=r"has 32 tokens, rounded up, but the sequences of this run have 24"
-    ):
+    with pytest.raises(UserError, match=r"has 32 tokens, rounded up, but the sequences of this run have 24"):
         _lengths(task, 1, 1, "cpu")
 
 
