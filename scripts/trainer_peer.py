@@ -1,11 +1,12 @@
-"""Baseline of end_to_end.py: a text file through `datasets` and `transformers`' Trainer, in its own process.
+"""Baseline of end_to_end.py and recipe_value.py: a text file through `datasets` and Trainer, in its own process.
 
     python scripts/trainer_peer.py job.json
 
 The job holds text, tokenizer, sizes, form, type, rows, tokens, steps, and the path of {"ended": time.time() at the end
 of the last step, "real_tokens": ...}. Needs torch, transformers, datasets and accelerate, not bertjax. Forms: "group"
 joins the tokens of all lines and cuts them into full sequences, "lines" makes one sequence per line, padded by the
-collator to the longest of its batch.
+collator to the longest of its batch. `arguments` replaces TrainingArguments, `save` is a folder for the trained model,
+and `seconds` takes the place of `steps`: as many as fit, by the time of the first ones, whose model is thrown away.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import torch
 import transformers
 from datasets import Dataset, load_dataset
+
+TIMED_STEPS = 60
 
 
 def rows_of(job: dict[str, Any], tokenizer: Any) -> Dataset:
@@ -57,15 +60,15 @@ class Counting:
 
 
 class Clock(transformers.TrainerCallback):
-    """Records the end of the last step, after waiting for the device."""
+    """Records the ends of the steps, of the last one after waiting for the device."""
 
-    ended = 0.0
+    def __init__(self) -> None:
+        self.ends: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == state.max_steps:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            self.ended = time.time()
+        if state.global_step == state.max_steps and torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.ends.append(time.time())
 
 
 def model_of(job: dict[str, Any]) -> Any:
@@ -73,35 +76,52 @@ def model_of(job: dict[str, Any]) -> Any:
     return transformers.AutoModelForMaskedLM.from_config(config, attn_implementation="sdpa")
 
 
-def main(job: dict[str, Any]) -> None:
-    transformers.logging.set_verbosity_error()
+def train(job: dict[str, Any], steps: int) -> tuple[Any, Counting, Clock]:
+    """Returns the model after so many steps, and what was counted and timed on the way."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["tokenizer"])
     collate = Counting(transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15))
     clock = Clock()
-    arguments = transformers.TrainingArguments(
-        output_dir=job["cache"],
-        max_steps=job["steps"],
-        per_device_train_batch_size=job["rows"],
-        learning_rate=1e-4,
-        weight_decay=0.01,
-        max_grad_norm=1.0,
-        bf16=job["dtype"] == "bfloat16",
-        use_cpu=not torch.cuda.is_available(),
-        torch_compile=job["compile"],
-        save_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
-    transformers.Trainer(
+    arguments = {
+        "learning_rate": 1e-4,
+        "weight_decay": 0.01,
+        "max_grad_norm": 1.0,
+        "bf16": job["dtype"] == "bfloat16",
+        "torch_compile": job["compile"],
+    } | job.get("arguments", {})
+    trainer = transformers.Trainer(
         model=model_of(job),
-        args=arguments,
+        args=transformers.TrainingArguments(
+            output_dir=job["cache"],
+            max_steps=steps,
+            per_device_train_batch_size=job["rows"],
+            use_cpu=not torch.cuda.is_available(),
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            **arguments,
+        ),
         train_dataset=rows_of(job, tokenizer),
         data_collator=collate,
         callbacks=[clock],
-    ).train()
-    real = sum(collate.counts[: job["steps"]])  # the loader is ahead
-    Path(job["out"]).write_text(json.dumps({"ended": clock.ended, "real_tokens": real}))
+    )
+    trainer.train()
+    return trainer.model, collate, clock
+
+
+def main(job: dict[str, Any]) -> None:
+    transformers.logging.set_verbosity_error()
+    steps = job.get("steps")
+    if steps is None:
+        ends = train(job, TIMED_STEPS)[2].ends
+        steps = int(job["seconds"] / ((ends[-1] - ends[TIMED_STEPS // 3]) / (TIMED_STEPS - 1 - TIMED_STEPS // 3)))
+    model, collate, clock = train(job, steps)
+    if "save" in job:
+        model.save_pretrained(job["save"])
+        transformers.AutoTokenizer.from_pretrained(job["tokenizer"]).save_pretrained(job["save"])
+    real = sum(collate.counts[:steps])  # the loader is ahead
+    outcome = {"ended": clock.ends[-1], "seconds": clock.ends[-1] - clock.ends[0], "steps": steps, "real_tokens": real}
+    Path(job["out"]).write_text(json.dumps(outcome))
 
 
 if __name__ == "__main__":
