@@ -1,7 +1,7 @@
 """The protocols of the six extensions, and functions that most of them need.
 
 `docs/extending.md` explains them. A name is imported when it is first used, so that a module that only declares an
-extension (a subclass of `AttentionConfig`, a `SourceKind`) loads no jax.
+extension (a `SourceKind`, a `Family`) loads no jax.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertjax.config.attention import AttentionConfig as AttentionConfig
     from bertjax.config.fields import Reader as Reader
     from bertjax.config.fields import linked as linked
     from bertjax.config.fields import setting as setting
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from bertjax.types import Vocabulary as Vocabulary
 
 _NAMES = {
-    "config.attention": "AttentionConfig",
     "config.fields": "Reader linked setting",
     "config.model": "EncoderConfig",
     "config.sources": "SourceKind",

@@ -6,7 +6,7 @@ The job holds text, tokenizer, sizes, form, type, rows, tokens, steps, and the p
 of the last step, "real_tokens": ...}. Needs torch, transformers, datasets and accelerate, not bertjax. Forms: "group"
 joins the tokens of all lines and cuts them into full sequences, "lines" makes one sequence per line, padded by the
 collator to the longest of its batch. `arguments` replaces TrainingArguments, `save` is a folder for the trained model,
-and `seconds` takes the place of `steps`: as many as fit, by the time of the first ones, whose model is thrown away.
+and `seconds` is given instead of `steps`: as many as fit, by the time of the first ones, whose model is thrown away.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 import transformers
 from datasets import Dataset, load_dataset
 
-TIMED_STEPS = 60
+TIMED_STEPS = 15
 
 
 def rows_of(job: dict[str, Any], tokenizer: Any) -> Dataset:

@@ -1,10 +1,12 @@
-"""The declaration of an attention class of another package. Imports no jax."""
+"""The settings of an attention class of another package, between a config and an `EncoderConfig`."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+import inspect
+import types
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -13,38 +15,35 @@ from bertjax.config.fields import Settings, dotted, format_value, names_where, s
 from bertjax.errors import UserError
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionConfig(Settings):
-    """Settings of an attention class, declared with `setting` in a group `model.NAME`.
-
-    Attributes:
-        attention_class: `"package.module:Class"` of the `Attention`, imported only when a model is built.
-        attention_positions: Values of `model.attention_position` that the class can compute.
-    """
-
-    attention_class: ClassVar[str] = ""
-    attention_positions: ClassVar[tuple[str, ...]] = ("none", "rotary")
-
-    def check_model(self, model: Any) -> None:
-        """Raises `UserError` for an `EncoderConfig` that cannot have this attention."""
+def make_settings(cls: type, base: type[Settings], group: str) -> type[Settings]:
+    """Returns a dataclass of the fields that a class declares with `setting`, and takes them from the class."""
+    fields = {name: value for name, value in vars(cls).items() if isinstance(value, dataclasses.Field)}
+    types_of = inspect.get_annotations(cls)
+    if untyped := [name for name in fields if name not in types_of]:
+        raise UserError(f"{cls.__name__}.{untyped[0]} needs a type: {untyped[0]}: float = setting(...)")
+    for name in fields:
+        delattr(cls, name)
+    names = {"__module__": cls.__module__, "__annotations__": {name: types_of[name] for name in fields}, **fields}
+    made = types.new_class(f"{cls.__name__}Settings", (base,), {"group": group}, lambda space: space.update(names))
+    return dataclasses.dataclass(frozen=True)(made)
 
 
 def stored_settings(group: ConfigDict, name: str) -> tuple[str, ...]:
     """Returns the settings of an attention class in `model` or `generator`, as `EncoderConfig` holds them."""
-    cls = ATTENTION.load(name)
+    cls = ATTENTION.load(name).settings_class
     names = names_where(cls, lambda each: each.key)
     node = group[cls.group.rpartition(".")[2]] if names else {}
     return tuple(f"{name}={format_value(node[name])}" for name in names)
 
 
-def attention_config(config: Any) -> AttentionConfig | None:
+def attention_settings(config: Any) -> Settings | None:
     """Returns the settings of an `EncoderConfig`'s attention class of another package; None without one."""
-    return _attention_config(config.attention_class, config.attention_settings) if config.attention_class else None
+    return _parsed(config.attention_class, config.attention_settings) if config.attention_class else None
 
 
 @functools.lru_cache(maxsize=64)
-def _attention_config(name: str, settings: tuple[str, ...]) -> AttentionConfig:
-    cls = ATTENTION.load(name)
+def _parsed(name: str, settings: tuple[str, ...]) -> Settings:
+    cls: type[Settings] = ATTENTION.load(name).settings_class
     declared, values = settings_of(cls), dict(text.split("=", 1) for text in settings if "=" in text)
     unknown = sorted({*values} - {*declared})
     if unknown or len(values) < len(settings):
@@ -54,6 +53,6 @@ def _attention_config(name: str, settings: tuple[str, ...]) -> AttentionConfig:
 
 def store_attention(group: ConfigDict, config: Any) -> None:
     """Writes the settings of the attention class of a model into `model` or `generator`, which names the class."""
-    if (attention := attention_config(config)) is not None:
-        for name in names_where(type(attention), lambda each: each.key):
-            group[attention.group.rpartition(".")[2]][name] = getattr(attention, name)
+    if (settings := attention_settings(config)) is not None:
+        for name in names_where(type(settings), lambda each: each.key):
+            group[settings.group.rpartition(".")[2]][name] = getattr(settings, name)

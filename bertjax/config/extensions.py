@@ -1,8 +1,7 @@
 """Lists what packages can add to bertjax, by entry points or `package.module:Name`; see `docs/extending.md`.
 
-An objective, a kind of task, a family or a source is one object; an attention class is a declaration that imports no
-jax and names its implementation by a path. Every registry has the group of entry points in its second argument.
-No other table lists such names.
+Each is one object. Every registry has the group of entry points in its second argument. No other table lists such
+names.
 """
 
 from __future__ import annotations
@@ -121,8 +120,8 @@ ATTENTION: Registry[Any] = Registry(
     "model.attention_class",
     "bertjax.attention",
     {},
-    base="bertjax.config.attention:AttentionConfig",
-    required=("attention_class",),
+    base="bertjax.models.attention:Attention",
+    methods=("scores",),
     prefix="model",
 )
 

@@ -10,7 +10,8 @@ from typing import Any, Self
 from ml_collections import ConfigDict
 
 from bertjax.config.architecture import ArchitectureConfig, HeadsConfig
-from bertjax.config.attention import attention_config, stored_settings
+from bertjax.config.attention import attention_settings, stored_settings
+from bertjax.config.extensions import ATTENTION
 from bertjax.config.fields import (
     PRESET,
     Reader,
@@ -162,12 +163,14 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
             raise UserError("model.labels must name at least one label")
         for reason in _invalid_combinations(self):
             raise UserError(reason)
-        if (attention := attention_config(self)) is not None:
-            if self.attention_position not in attention.attention_positions:
+        if self.attention_class is not None:
+            attention = ATTENTION.load(self.attention_class)
+            if self.attention_position not in attention.positions:
                 raise UserError(
                     f"model.attention_class={self.attention_class} needs model.attention_position to be one of "
-                    f"{', '.join(attention.attention_positions)}, not {self.attention_position}"
+                    f"{', '.join(attention.positions)}, not {self.attention_position}"
                 )
+            attention_settings(self)  # raises for unknown ones
             attention.check_model(self)
 
     @property

@@ -65,6 +65,7 @@ def _extension_group(field: CheckedReference) -> type[Settings] | None:
     if not isinstance(choices, Choices) or value in (None, PRESET, *choices.others, *choices.registry.builtin):
         return None
     cls = choices.registry.load(value)
+    cls = getattr(cls, "settings_class", cls)
     if not (isinstance(cls, type) and issubclass(cls, Settings)):
         return None
     of_base = {name for each in choices.registry.builtins() if each.group == cls.group for name in settings_of(each)}

@@ -199,25 +199,6 @@ def import_object(path: str, where: str) -> Any:
     return value
 
 
-def import_subclass(path: str, base: type, where: str, methods: Iterable[str] = ()) -> Any:
-    """Imports the class that implements an extension, and checks it against its base class.
-
-    Args:
-        path: `package.module:Class`.
-        base: Class that it must be a subclass of.
-        where: What to name in errors.
-        methods: Methods of the base class that it must define.
-
-    Raises:
-        UserError: It cannot be imported or lacks something.
-    """
-    cls = import_object(path, where)
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise UserError(f"{where}: {path} must be a subclass of bertjax.extensions.{base.__name__}")
-    require_methods(cls, base, methods, f"{where}: {path}")
-    return cls
-
-
 def require_methods(cls: type, base: type, methods: Iterable[str], what: str) -> None:
     """Checks the methods of a class.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 from bertjax.config.registry import import_object
 from bertjax.config.source_files import check_source, source_entries, source_files
@@ -66,18 +67,25 @@ def read_hub(where: str, field: str | None, errors: str, reading: DocumentStats)
     Raises:
         UserError: The Hub has no such data, or cannot be reached.
     """
-    import datasets
-
     data = parse_source(f"hub:{where}").hub_parts
-    row = 0
+    rows, row = open_hub_data(data, streaming=True), 0
     try:
-        rows = datasets.load_dataset(data.name, split=data.split, streaming=True, **data.arguments)
         for row, record in enumerate(rows, 1):
             yield field_text(record, f"hub data set {data.name}, row {row}", field, errors, reading)
     except (UserError, GeneratorExit):
         raise
     except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
         raise UserError(_explain_hub_error(data, row, error)) from error
+
+
+def open_hub_data(data: HubData, streaming: bool = False) -> Any:
+    """Returns the `datasets.Dataset` of a split, streamed or in the cache; raises `UserError` if there is none."""
+    import datasets
+
+    try:
+        return datasets.load_dataset(data.name, split=data.split, streaming=streaming, **data.arguments)
+    except Exception as error:
+        raise UserError(_explain_hub_error(data, 0, error)) from error
 
 
 def _explain_hub_error(data: HubData, row: int, error: Exception) -> str:

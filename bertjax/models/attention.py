@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from bertjax.config.attention import attention_config
+from bertjax.config.attention import attention_settings, make_settings
+from bertjax.config.fields import Settings
 from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext
@@ -42,11 +43,13 @@ class Attention(nnx.Module):
     """Base of the attention classes: query, key, value and output projections, and the norm of the block.
 
     A subclass defines `scores`, `weights` if they are not the softmax, and `attend` for other sums of values. The norm
-    is a parameter of the attention, as in Hugging Face's names; the layer applies it.
+    is a parameter of the attention, as in Hugging Face's names; the layer applies it. One of another package names the
+    group of its settings in the class statement, `group="model.NAME"`, and declares them with `setting`.
 
     Attributes:
         config: The model.
-        settings: The `AttentionConfig` of a class of another package; None for those of bertjax.
+        settings: The values of the settings of a class of another package; None for those of bertjax.
+        positions: Values of `model.attention_position` that a class of another package can compute.
         shardings: Axes of the mesh (data, fsdp, tensor, None) for further parameters, by their path below the
             attention, such as `{"gate/kernel": ("fsdp", "tensor")}`; others are replicated.
         incremental: Whether `scores` are exact for queries that are a part of the sequence, from position
@@ -63,10 +66,19 @@ class Attention(nnx.Module):
     projects_positions = False
     incremental: ClassVar[bool] = False
     shardings: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
+    positions: ClassVar[tuple[str, ...]] = ("none", "rotary")
+    group: ClassVar[str] = ""
+    settings_class: ClassVar[type[Settings]] = Settings
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, group: str | None = None, **options: Any) -> None:
+        if group is not None:
+            cls.group, cls.settings_class = group, make_settings(cls, cls.settings_class, group)
         super().__init_subclass__(**options)
         ADDED_SHARDINGS.update({rf".*/attention/{path}": axes for path, axes in cls.shardings.items()})
+
+    @classmethod
+    def check_model(cls, config: EncoderConfig) -> None:
+        """Raises `UserError` for a model that cannot have this attention."""
 
     @classmethod
     def matmul_weights(cls, config: EncoderConfig) -> int:
@@ -79,7 +91,7 @@ class Attention(nnx.Module):
         return 2
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True, source_size: int | None = None):
-        self.settings = attention_config(config)
+        self.settings: Any = attention_settings(config)
         width, inner, bias = config.hidden_size, config.num_heads * config.head_dim, config.attention_bias
         shared = config.kv_heads * config.head_dim
         self.query = Linear(width, inner, config, rngs, bias != "none")

@@ -9,9 +9,8 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bertjax.config.attention import attention_config
+from bertjax.config.extensions import ATTENTION
 from bertjax.config.model import EncoderConfig
-from bertjax.config.registry import import_subclass
 from bertjax.models.attention import Attention, CrossAttention, Hidden, KeyValues, SelfAttention, Source
 from bertjax.models.attention_context import AttentionContext, CrossInput
 from bertjax.models.disentangled_attention import DisentangledAttention
@@ -43,16 +42,10 @@ ATTENTION_TENSORS = ("query", "key", "value", "scores", "probabilities")
 
 
 def attention_class(config: EncoderConfig) -> type[Attention]:
-    """Returns the class of `attention_class`, else that of `attention_position`.
-
-    Raises:
-        UserError: A class of another package cannot be imported, or lacks something.
-    """
-    chosen = attention_config(config)
-    if chosen is None:
+    """Returns the class of `attention_class`, else that of `attention_position`."""
+    if config.attention_class is None:
         return ATTENTION_CLASSES[config.attention_position]
-    where = f"model.attention_class={config.attention_class}"
-    cls: type[Attention] = import_subclass(chosen.attention_class, Attention, where, ("scores",))
+    cls: type[Attention] = ATTENTION.load(config.attention_class)
     return cls
 
 

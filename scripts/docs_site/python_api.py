@@ -9,7 +9,7 @@ import bertjax
 PROTOCOLS = {
     "Settings": ("bertjax.config.fields.setting",),
     "Objectives": ("bertjax.objectives.base.Objective",),
-    "Attention": ("bertjax.config.attention.AttentionConfig", "bertjax.models.attention.Attention"),
+    "Attention": ("bertjax.models.attention.Attention",),
     "Families of Hugging Face folders": ("bertjax.hf.keymaps.family.Family", "bertjax.hf.keymap.KeyMap"),
     "Families of encoder-decoders": ("bertjax.hf.encoder_decoder.family.EncoderDecoderFamily",),
     "Tasks": ("bertjax.tasks.base.TaskKind",),

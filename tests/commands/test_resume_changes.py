@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from bertjax.config.model import NETWORK_GROUPS
 from bertjax.config.overrides import apply_overrides, declared, flatten, load_config
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import changed_keys, require_same_run, write_config
-from bertjax.extensions import AttentionConfig
+from bertjax.extensions import Attention
 
 # How a run is computed, observed, stored and reported; it stays the same run. Any other key makes another run.
 # There is no third class of changes that need a flag.
@@ -47,12 +46,13 @@ TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.lr_mults": "a=1", "task.
 TEXT |= {f"{group}.attention_class": "test_resume_changes:OtherAttention" for group in NETWORK_GROUPS}
 
 
-@dataclasses.dataclass(frozen=True)
-class OtherAttention(AttentionConfig, group="model.other"):
+class OtherAttention(Attention, group="model.other"):
     """An attention class of another package."""
 
-    attention_class = "test_resume_changes:OtherAttention"
-    attention_positions = ("none",)
+    positions = ("none",)
+
+    def scores(self, q: Any, k: Any, context: Any, key: Any = None) -> Any:
+        return q
 
 
 def another(key: str) -> str:

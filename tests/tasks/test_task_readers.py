@@ -142,7 +142,7 @@ def test_translations_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     features = datasets.Features({"translation": datasets.Translation(languages=["en", "de"])})
     data = datasets.Dataset.from_dict({"translation": [{"en": "a", "de": "b"}]}, features=features)
-    monkeypatch.setattr(datasets, "load_dataset", lambda path, name, split: data)
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, name, split, streaming: data)
     columns = [("task.text_column", "translation.en"), ("task.label_column", "translation.de")]
     assert list(hub_rows("wmt14:de-en", columns)) == [("hub data set wmt14:de-en, row 1", ["a", "b"])]
     with pytest.raises(UserError, match=r"no field 'cs' \(it has de, en\)"):
@@ -478,7 +478,7 @@ def test_hub_data_sets(tmp_path: Path) -> None:
     )
     rows = {"text": ["a", "b"], "label": [1, 0], "tokens": [["u", "v"], ["w"]], "tags": [[0, 1], [1]]}
     data = datasets.Dataset.from_dict(rows, features=features)
-    with mock.patch.object(datasets, "load_dataset", lambda path, name, split: data):
+    with mock.patch.object(datasets, "load_dataset", lambda path, name, split, streaming: data):
         result = read_examples(TaskConfig("classification", ("hub:owner/name::train",)))
         assert isinstance(result, TextExamples) and (result.texts, result.labels) == (["a", "b"], ["pos", "neg"])
         assert result.locations[1] == "hub data set owner/name::train, row 2"

@@ -12,8 +12,8 @@ from bertjax.config.source_files import parallel_files, source_files
 from bertjax.config.sources import Source, parse_task_source
 from bertjax.data.columns import read_columns, read_schema
 from bertjax.data.readers import REPLACE_ERRORS
+from bertjax.data.sources import open_hub_data
 from bertjax.errors import UserError, comma_list, named, one_line
-from bertjax.io.hub import explain_hub_error
 from bertjax.io.jsonl import get_nested, read_jsonl, read_lines
 
 Columns = Sequence[tuple[str, str]]
@@ -248,15 +248,7 @@ def hub_rows(where: str, columns: Columns, header: bool | None = None, errors: s
     Raises:
         UserError: the Hub has no such data, or cannot be reached.
     """
-    import datasets
-
-    chosen = parse_task_source(f"hub:{where}", "hub").hub_parts
-    try:
-        data = datasets.load_dataset(chosen.name, split=chosen.split, **chosen.arguments)
-    except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
-        raise UserError(
-            f"{chosen} failed: {explain_hub_error(error)}; check name, config, split and network, or give local files"
-        ) from error
+    data = open_hub_data(parse_task_source(f"hub:{where}", "hub").hub_parts)
     where = f"hub data set {where}"
     columns = with_text_column(columns, data.features, _texts(data.features))
     classes = _classes(data.features, columns, where)
