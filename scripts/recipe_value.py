@@ -1,7 +1,7 @@
 """Measures what minutes of pretraining are worth: the recipe `bertjax`, its peers, and random weights.
 
     python scripts/recipe_value.py --out runs/value --minutes 60 --text text.txt --held_out valid.txt \\
-        --suite suite.json --pairs 'blimp/*.jsonl.gz' --seeds 0 1 --finetune_seeds 0,1,2
+        --suite suite.json --pairs blimp/*.jsonl.gz --seeds 0 1 --finetune_seeds 0,1,2
 
 Every side reads the same text file for the same minutes on the cores that the process may use:
 

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 import transformers
 from sklearn.linear_model import LogisticRegression
+from torch.nn.functional import cross_entropy
 
 DIGESTS = {  # pytorch/examples:word_language_model/data/wikitext-2
     "train.txt": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
@@ -98,12 +99,8 @@ def nats_per_byte(model: Path, valid: Path) -> float:
     for start in range(0, len(rows), 32):
         ids, labels, _ = zip(*rows[start : start + 32], strict=True)
         mask = padded([[1] * len(row) for row in ids], 0)
-        logits = network(padded(list(ids), tokenizer.pad_token_id or 0), attention_mask=mask).logits
-        total += float(
-            torch.nn.functional.cross_entropy(
-                logits.flatten(0, 1), padded(list(labels), -100).flatten(), reduction="sum"
-            )
-        )
+        logits = network(padded(list(ids), tokenizer.pad_token_id or 0), attention_mask=mask).logits.flatten(0, 1)
+        total += float(cross_entropy(logits, padded(list(labels), -100).flatten(), reduction="sum"))
     return total / sum(row[2] for row in rows)
 
 
@@ -132,9 +129,8 @@ def probe(model: Path, folder: Path) -> float:
         features[split], labels[split] = vectors(model, [text for text, _ in pairs]), [label for _, label in pairs]
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
     scaled = {split: (values - mean) / deviation for split, values in features.items()}
-    return float(
-        LogisticRegression(max_iter=2000).fit(scaled["train"], labels["train"]).score(scaled["dev"], labels["dev"])
-    )
+    fitted = LogisticRegression(max_iter=2000).fit(scaled["train"], labels["train"])
+    return float(fitted.score(scaled["dev"], labels["dev"]))
 
 
 def score(model: Path, options: argparse.Namespace) -> dict[str, Any]:

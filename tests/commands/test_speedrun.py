@@ -1,0 +1,107 @@
+"""scripts/speedrun.py: what is masked does not depend on the tokenizer, and the loss is counted per byte."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from lab import load_script
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+SPECIAL = ["[PAD]", "[UNK]", "[MASK]"]
+SENTENCE = " Größe and <unk> words , as in the text of every day and night ; more of them follow . "
+LINES = [" = A heading = ", " ", SENTENCE] * 9
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script(Path(__file__).parents[2] / "scripts" / "speedrun.py")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    for name in ("train.txt", "valid.txt"):
+        (folder / name).write_text("\n".join(LINES), encoding="utf-8")
+    return folder
+
+
+def trained(kind: str) -> Any:
+    if kind == "words":
+        tokenizer, trainer = Tokenizer(models.WordPiece(unk_token="[UNK]")), trainers.WordPieceTrainer
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    else:
+        tokenizer, trainer = Tokenizer(models.BPE()), trainers.BpeTrainer
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if kind == "bytes" else []
+    options = trainer(vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(LINES, options)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]"
+    )
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes"])
+def test_every_token_of_a_masked_word_is_masked_and_no_other(script: ModuleType, kind: str) -> None:
+    tokenizer = trained(kind)
+    words, masked = ["Größe", "and", "night", ";"], [True, False, True, False]
+    ids, labels, size = script.encode(words, masked, tokenizer)
+    assert size == len("Größe".encode()) + len("night")
+    hidden = tokenizer.decode([label for label in labels if label >= 0]).replace(" ", "")
+    assert hidden.replace("##", "") == "Größenight"
+    shown = tokenizer.decode([token for token in ids if token != tokenizer.mask_token_id]).replace(" ", "")
+    assert shown.replace("##", "") == "and;"
+
+
+def test_a_uniform_model_costs_the_same_nats_for_every_token(script: ModuleType, data: Path, tmp_path: Path) -> None:
+    tokenizer = trained("bytes")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=len(tokenizer), **sizes)
+    model = transformers.BertForMaskedLM(config)
+    torch.nn.init.zeros_(model.cls.predictions.decoder.weight)
+    torch.nn.init.zeros_(model.bert.embeddings.word_embeddings.weight)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    rows = [script.encode(*chunk, tokenizer) for chunk in script.chunks(data / "valid.txt")]
+    tokens = sum(label >= 0 for _, labels, _ in rows for label in labels)
+    expected = tokens * math.log(len(tokenizer)) / sum(size for _, _, size in rows)
+    assert tokens > 20
+    assert script.nats_per_byte(tmp_path, data / "valid.txt") == pytest.approx(expected, rel=1e-5)
+
+
+def test_masks_leave_out_headings_and_unknown_words(script: ModuleType, data: Path) -> None:
+    parts = [*script.chunks(data / "valid.txt")]
+    hidden = [word for words, masked in parts for word, is_masked in zip(words, masked, strict=True) if is_masked]
+    assert hidden and not {"=", "heading", "<unk>"} & {*hidden}
+    assert parts == [*script.chunks(data / "valid.txt")]
+
+
+def test_other_text_is_refused(script: ModuleType, data: Path) -> None:
+    with pytest.raises(SystemExit, match=r"train\.txt has other bytes than pytorch/examples"):
+        script.check_text(data)
+    with pytest.raises(SystemExit, match="no such file; it is in pytorch/examples"):
+        script.check_text(data / "nowhere")
+
+
+def test_a_run_is_timed_without_caches_and_scored(
+    script: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "score", lambda model, options: {"nats_per_byte": 1.0, "folder": str(model)})
+    program = "import os, sys; print(os.environ['HF_HOME']); open(sys.argv[1] + '/text', 'w').write(sys.argv[2])"
+    command = ["--", sys.executable, "-c", program, "{out}", "{text}"]
+    values = {"out": tmp_path, "name": "first", "data": data, "model": None, "sst2": None, "command": command}
+    record = script.run(argparse.Namespace(**values))
+    assert (tmp_path / "first" / "text").read_text() == str(data / "train.txt")
+    assert (tmp_path / "first" / "output.log").read_text().strip() == str(tmp_path / "first" / "cache")
+    assert record["folder"].endswith("first/export") and record["cores"] >= 1 and 0 < record["seconds"] < 60
+    with pytest.raises(SystemExit, match="is there already"):
+        script.run(argparse.Namespace(**values))
+    with pytest.raises(SystemExit, match="ended with status 3"):
+        script.run(argparse.Namespace(**values | {"name": "second", "command": [sys.executable, "-c", "exit(3)"]}))
