@@ -53,6 +53,7 @@ class BertjaxConfig(PretrainedConfig):
     rope_short_factors: tuple[float, ...] = ()
     rope_long_factors: tuple[float, ...] = ()
     rope_rounding: str = "float32"
+    rotary_value: bool = False
     pos_att_type: tuple[str, ...] = ("c2p", "p2c")
     share_att_key: bool = False
     position_buckets: int = 0
