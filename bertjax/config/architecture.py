@@ -371,6 +371,12 @@ class HeadsConfig(Settings, group="model"):
     tie_word_embeddings: bool = setting(
         True, heads=("mlm",), help="Scores of the masked-token head read the word table; false: a table of their own."
     )
+    output_embedding_size: int | None = _size(
+        None,
+        heads=("mlm",),
+        read_if=lambda config: not config.tie_word_embeddings and config.mlm_head == "transform",
+        help="Width of that table and of the layer before it (RemBERT); None: that of the word table.",
+    )
     scale_logits: bool = setting(
         False,
         heads=("mlm",),

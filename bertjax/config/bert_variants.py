@@ -17,6 +17,21 @@ _ROFORMER: Values = {
     "initializer": "normal",
 }
 
+# transformers: models/rembert/configuration_rembert.py, whose defaults are those of google/rembert (arXiv:2010.12821;
+# vocabulary 250,300).
+_REMBERT: Values = {
+    "family": "rembert",
+    "embedding_size": 256,
+    "output_embedding_size": 1664,
+    "tie_word_embeddings": False,
+    "hidden_act": "gelu",
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "classifier_dropout": 0.1,
+    "initializer": "normal",
+}
+
 BERT_VARIANTS: dict[str, Values] = {
     "roformer-chinese-base": layer_sizes(12, 768) | _ROFORMER,
+    "rembert": layer_sizes(32, 1152, 18) | _REMBERT,
 }

@@ -186,6 +186,11 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
         return self.hidden_size if self.embedding_size is None else self.embedding_size
 
     @property
+    def output_embedding_dim(self) -> int:
+        """Width of the table that the masked-token head compares with."""
+        return self.embedding_dim if self.output_embedding_size is None else self.output_embedding_size
+
+    @property
     def table_size(self) -> int:
         """Rows of the word table in memory."""
         return self.vocab_size if self.padded_vocab_size is None else self.padded_vocab_size
@@ -406,6 +411,11 @@ def _invalid_heads(config: EncoderConfig) -> Iterator[str]:
         yield (
             f"mlm_head={config.mlm_head} compares hidden states with word embeddings: embedding_size must be None, not "
             f"{config.embedding_size}"
+        )
+    if config.output_embedding_size is not None and (config.tie_word_embeddings or config.mlm_head != "transform"):
+        yield (
+            f"output_embedding_size={config.output_embedding_size} is the width of a table of the masked-token head, "
+            "which needs tie_word_embeddings=false and mlm_head=transform"
         )
     if config.enhanced_decoder and (config.norm_placement != "post" or config.num_layers < 2):
         yield "enhanced_decoder needs norm_placement=post and at least two layers"

@@ -36,7 +36,7 @@ class MlmHead(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        size, transform = config.embedding_dim, config.mlm_head == "transform"
+        size, transform = config.output_embedding_dim, config.mlm_head == "transform"
         has_bias = config.mlm_head != "tied" and config.mlm_bias
         self.dense = Linear(config.hidden_size, size, config, rngs, config.head_dense_bias) if transform else None
         self.norm = make_norm(size, config, rngs) if transform else None

@@ -87,7 +87,7 @@ def train(folder: Path) -> None:
             torch.testing.assert_close(gradient, gradients[0][name])
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     losses = []
-    for _ in range(8):
+    for _ in range(12):
         loss = model(input_ids=ids, labels=ids).loss
         optimizer.zero_grad()
         loss.backward()

@@ -65,6 +65,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "head_size": (None, 10),
     "intermediate_size": (20,),
     "embedding_size": (None, 14),
+    "output_embedding_size": (None, 18),
     "max_position_embeddings": (16,),
     "position_offset": (0, 3),
     "type_vocab_size": (0, 2, 3),

@@ -113,6 +113,7 @@ class BertjaxConfig(PretrainedConfig):
     head_dense_bias: bool = True
     mlm_bias: bool = True
     tie_word_embeddings: bool = True
+    output_embedding_size: int | None = None
     scale_logits: bool = False
     logit_soft_cap: float | None = None
     enhanced_decoder: bool = False

@@ -31,7 +31,7 @@ class BertjaxMlmHead(nn.Module):
 
     def __init__(self, config: BertjaxConfig):
         super().__init__()
-        size = config.embedding_size or config.hidden_size
+        size = config.output_embedding_size or config.embedding_size or config.hidden_size
         has_dense = {"transform": True, "bias": False, "tied": False}[config.mlm_head]
         self.dense = nn.Linear(config.hidden_size, size, bias=config.head_dense_bias) if has_dense else None
         self.norm = make_norm(config, size, has_dense)
