@@ -109,6 +109,7 @@ class BertjaxConfig(PretrainedConfig):
     # heads
     pooler_act: str = "tanh"
     mlm_head: str = "transform"
+    prediction_head_size: int | None = None
     mlm_act: str | None = None
     head_dense_bias: bool = True
     mlm_bias: bool = True
