@@ -29,7 +29,7 @@ class BertjaxPooler(nn.Module):
 class BertjaxMlmHead(nn.Module):
     """(dense -> activation -> norm ->) scores of the vocabulary, tied to the word embeddings where configured.
 
-    In place of the norm may be a second dense layer and activation.
+    A second dense layer and activation may replace the norm.
     """
 
     def __init__(self, config: BertjaxConfig):
