@@ -95,7 +95,7 @@ def build(model_type: str) -> Any:
     auto = transformers.AutoModelForMaskedLM if has_head else transformers.AutoModel
     encoder = modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.get(model_type)
     model = getattr(transformers, encoder)(config) if encoder and not has_head else auto.from_config(config)
-    for parameter in model.parameters():
+    for parameter in (each for each in model.parameters() if each.requires_grad):  # not RoFormer's table of positions
         torch.nn.init.normal_(parameter, std=0.2)
     return model.eval()
 

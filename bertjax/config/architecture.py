@@ -11,6 +11,7 @@ from bertjax.config.registry import Choices
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # Hugging Face's words: gelu = erf, gelu_new = tanh
 HEAD_ACTIVATIONS = ("tanh", *ACTIVATIONS)
+WITH_DENSE = ("transform", "two_layers")  # masked-token heads whose table may have another width than the layers
 CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 
 
@@ -357,9 +358,16 @@ class HeadsConfig(Settings, group="model"):
     pooler_act: str = setting("tanh", choices=HEAD_ACTIVATIONS, heads=("pooler",), help="Activation of the pooler.")
     mlm_head: str = setting(
         "transform",
-        choices=("transform", "bias", "tied"),
+        choices=("transform", "two_layers", "bias", "tied"),
         heads=("mlm",),
-        help="transform: dense layer, activation, norm, scores, bias; bias: scores, bias; tied: scores without bias.",
+        help="transform: dense layer, activation, norm, scores, bias; two_layers: twice dense layer and activation, "
+        "scores, bias (UltraBERT); bias: scores, bias; tied: scores without bias.",
+    )
+    prediction_head_size: int | None = _size(
+        None,
+        heads=("mlm",),
+        read_if=lambda config: config.mlm_head == "two_layers",
+        help="Width between the two layers; None: hidden_size.",
     )
     mlm_act: str | None = setting(
         None, choices=HEAD_ACTIVATIONS, heads=("mlm",), help="Activation of the masked-token head; None: hidden_act."
@@ -370,6 +378,12 @@ class HeadsConfig(Settings, group="model"):
     mlm_bias: bool = setting(True, heads=("mlm",), help="Bias of the masked-token head's scores.")
     tie_word_embeddings: bool = setting(
         True, heads=("mlm",), help="Scores of the masked-token head read the word table; false: a table of their own."
+    )
+    output_embedding_size: int | None = _size(
+        None,
+        heads=("mlm",),
+        read_if=lambda config: not config.tie_word_embeddings and config.mlm_head in WITH_DENSE,
+        help="Width of that table and of the layer before it (RemBERT); None: that of the word table.",
     )
     scale_logits: bool = setting(
         False,

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from ml_collections import ConfigDict
 
-from bertjax.config.architecture import ArchitectureConfig, HeadsConfig
+from bertjax.config.architecture import WITH_DENSE, ArchitectureConfig, HeadsConfig
 from bertjax.config.attention import attention_settings, stored_settings
 from bertjax.config.extensions import ATTENTION
 from bertjax.config.fields import (
@@ -187,6 +187,11 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
     def embedding_dim(self) -> int:
         """Width of the word table."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def output_embedding_dim(self) -> int:
+        """Width of the table that the masked-token head compares with."""
+        return self.embedding_dim if self.output_embedding_size is None else self.output_embedding_size
 
     @property
     def table_size(self) -> int:
@@ -405,10 +410,15 @@ def _invalid_heads(config: EncoderConfig) -> Iterator[str]:
         yield "enhanced_decoder runs the last layer again: not with num_groups"
     if config.enhanced_decoder and config.position_offset != 0:
         yield f"enhanced_decoder counts positions from 0: position_offset must be 0, not {config.position_offset}"
-    if config.mlm_head != "transform" and config.embedding_dim != config.hidden_size:
+    if config.mlm_head not in WITH_DENSE and config.embedding_dim != config.hidden_size:
         yield (
             f"mlm_head={config.mlm_head} compares hidden states with word embeddings: embedding_size must be None, not "
             f"{config.embedding_size}"
+        )
+    if config.output_embedding_size is not None and (config.tie_word_embeddings or config.mlm_head not in WITH_DENSE):
+        yield (
+            f"output_embedding_size={config.output_embedding_size} is the width of a table of the masked-token head, "
+            f"which needs tie_word_embeddings=false and mlm_head={' or '.join(WITH_DENSE)}"
         )
     if config.enhanced_decoder and (config.norm_placement != "post" or config.num_layers < 2):
         yield "enhanced_decoder needs norm_placement=post and at least two layers"

@@ -6,6 +6,7 @@ A preset holds what its authors' code computes (Google's BERT has the tanh GELU 
 
 from __future__ import annotations
 
+from bertjax.config.bert_variants import BERT_VARIANTS
 from bertjax.config.gemma_presets import GEMMA_PRESETS
 from bertjax.config.seq2seq_presets import SEQ2SEQ_PRESETS, Values, layer_sizes
 from bertjax.errors import UserError
@@ -426,6 +427,7 @@ PRESETS: dict[str, Values] = {
     "gpt2-medium": layer_sizes(24, 1024) | _GPT2,
     "gpt2-large": layer_sizes(36, 1280) | _GPT2,
     "gpt2-xl": layer_sizes(48, 1600) | _GPT2,
+    **BERT_VARIANTS,
     **GEMMA_PRESETS,
     **SEQ2SEQ_PRESETS,
 }

@@ -65,6 +65,9 @@ class RotationConfig(Settings, group="model"):
         read_if=lambda config: _rotary(config) and config.rope_type not in BY_LENGTH,
         help="Rotary: type to which the frequencies are rounded, as files of ESM may hold them.",
     )
+    rotary_value: bool = setting(
+        False, read_if=_rotary, help="Rotary: values are rotated as queries and keys are (RoFormer's rotary_value)."
+    )
     rope_factor: float = phase_setting(
         1.0, above=0.0, help="Rotary: how much longer examples are than in earlier training.", **_of(*WITH_FACTOR)
     )

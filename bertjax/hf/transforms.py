@@ -65,8 +65,8 @@ def _separate_rotary_heads(tensor: np.ndarray, count: int, sizes: Sizes) -> list
 
 
 def _reorder_heads(array: np.ndarray, sizes: Sizes, halves: tuple[int, int]) -> np.ndarray:
-    """[in, N * H] with (2, -1): numbers i and i + H / 2 of a head become neighbors; with (-1, 2) the inverse."""
-    return array.reshape(len(array), sizes["N"], *halves).swapaxes(2, 3).reshape(array.shape)
+    """[..., N * H] with (2, -1): numbers i and i + H / 2 of a head become neighbors; with (-1, 2) the inverse."""
+    return array.reshape(*array.shape[:-1], sizes["N"], *halves).swapaxes(-1, -2).reshape(array.shape)
 
 
 def _split_axis(size: int, sizes: Sizes) -> Shape:
@@ -97,6 +97,18 @@ TRANSFORMS: dict[str, Transform] = {
     # the same with rotated pairs of queries and keys side by side: NeoBERT
     "interleave_rotary_heads": Transform(
         _interleave_rotary_heads, _separate_rotary_heads, lambda shape, count, _: _widen(shape, count)[::-1]
+    ),
+    # [in, N * H] <-> torch's [N * H, in], and its bias, with rotated pairs side by side: RoFormer
+    "rotary_pairs": _single(
+        lambda a, sizes: _reorder_heads(a, sizes, (2, -1)).T,
+        lambda a, sizes: _reorder_heads(a.T, sizes, (-1, 2)),
+        lambda shape, _: shape[::-1],
+    ),
+    # [N * H, out] <-> torch's [out, N * H], the same of what reads rotated values: RoFormer
+    "rotary_pairs_output": _single(
+        lambda a, sizes: _reorder_heads(a.T, sizes, (2, -1)),
+        lambda a, sizes: _reorder_heads(a, sizes, (-1, 2)).T,
+        lambda shape, _: shape[::-1],
     ),
     # [in, N * H] <-> [in, N, H]: XLNet
     "split_heads": _single(

@@ -145,7 +145,9 @@ class Attention(nnx.Module):
         k = self.split_heads(self.key(source))
         k = k if self.key_norm is None else self.key_norm(k)
         k = k if context.rotation is None else rotate(k, context.rotation)
-        return KeyValues(k, self.split_heads(self.value(source)))
+        v = self.split_heads(self.value(source))
+        rotated = context.rotation is not None and self.config.rotary_value
+        return KeyValues(k, rotate(v, context.rotation) if rotated else v)
 
     def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b M H"]:
         """Splits the last axis into M heads of size H (A = M * H)."""

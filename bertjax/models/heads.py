@@ -31,15 +31,20 @@ class Pooler(nnx.Module):
 class MlmHead(nnx.Module):
     """dense -> activation -> norm -> scores against the word embeddings (tied, owned by the encoder) + bias.
 
-    `mlm_head="bias"` has only the scores and the bias (XLNet), "tied" only the scores (GPT-2). Without
-    `tie_word_embeddings` the scores are against a table of the head.
+    `mlm_head="two_layers"` has a second dense layer and activation in place of the norm (UltraBERT), "bias" only the
+    scores and the bias (XLNet), "tied" only the scores (GPT-2). Without `tie_word_embeddings` the scores are against a
+    table of the head.
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        size, transform = config.embedding_dim, config.mlm_head == "transform"
+        width, size, kind = config.hidden_size, config.output_embedding_dim, config.mlm_head
+        inner, bias = config.prediction_head_size or width, config.head_dense_bias
         has_bias = config.mlm_head != "tied" and config.mlm_bias
-        self.dense = Linear(config.hidden_size, size, config, rngs, config.head_dense_bias) if transform else None
-        self.norm = make_norm(size, config, rngs) if transform else None
+        sizes = {"transform": [(width, size)], "two_layers": [(width, inner), (inner, size)]}.get(kind, [])
+        layers = [Linear(*each, config, rngs, bias) for each in sizes]
+        self.dense = layers[0] if layers else None
+        self.second = layers[1] if len(layers) > 1 else None
+        self.norm = make_norm(size, config, rngs) if kind == "transform" else None
         self.bias = nnx.Param(jnp.zeros((config.table_size,), jnp.float32)) if has_bias else None
         draw = functools.partial(initializer(config), shape=(config.table_size, size), dtype=jnp.float32)
         self.table = None if config.tie_word_embeddings else nnx.Param(draw(rngs.params()))
@@ -48,9 +53,10 @@ class MlmHead(nnx.Module):
     @jax.named_scope("head")
     def __call__(self, hidden: Float[Array, "*b D"], table: Float[Array, "V D2"]) -> Float[Array, "*b V"]:
         """Returns logits, float32; see `tied_logits`."""
-        if self.dense is not None and self.norm is not None:
-            act = activation(self.config.mlm_act or self.config.hidden_act)
-            hidden = self.norm(act(self.dense(hidden)))
+        act = activation(self.config.mlm_act or self.config.hidden_act)
+        for layer in (self.dense, self.second):
+            hidden = hidden if layer is None else act(layer(hidden))
+        hidden = hidden if self.norm is None else self.norm(hidden)
         if self.config.scale_logits:
             hidden = hidden / math.sqrt(hidden.shape[-1])
         return tied_logits(hidden, table if self.table is None else self.table[...], self.bias, self.config)

@@ -67,8 +67,13 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     )
     weights = config.num_layers * config.inner_layers * matrices
     weights += 0 if config.embedding_size is None else width * config.embedding_size
-    head = config.embedding_dim * config.table_size
-    head += width * config.embedding_dim if config.mlm_head == "transform" else 0
+    head = config.output_embedding_dim * config.table_size
+    inner = config.prediction_head_size or width
+    before = {
+        "transform": width * config.output_embedding_dim,
+        "two_layers": inner * (width + config.output_embedding_dim),
+    }
+    head += before.get(config.mlm_head, 0)
     local = sum(config.is_local(layer) for layer in range(config.num_layers))
     window = 1 + config.local_attention // (2 if config.causal else 1)
     keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, window)

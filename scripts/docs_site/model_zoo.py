@@ -48,6 +48,8 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"mmbert-", None, "mmBERT", "arXiv:2509.06888"),
     (r"eurobert-", None, "EuroBERT", "arXiv:2503.05500"),
     (r"neobert", None, "NeoBERT", "arXiv:2502.19587"),
+    (r"rembert", 250_300, "RemBERT", "arXiv:2010.12821"),
+    (r"roformer-", 50_000, "RoFormer", "arXiv:2104.09864"),
     (r"gemma-\d+b", 256_000, "Gemma", "arXiv:2403.08295"),
     (r"gemma-2-", 256_000, "Gemma 2", "arXiv:2408.00118"),
     (r"gemma-3-", 262_144, "Gemma 3", "arXiv:2503.19786"),

@@ -46,7 +46,7 @@ def pretrained(extras: Extras, runs: dict[str, Path]) -> Path:
 def test_names_are_listed_with_those_of_bertjax(extras: Extras, capsys: pytest.CaptureFixture[str]) -> None:
     for registry, name in zip(
         (OBJECTIVES, ATTENTION, FAMILIES, ENCODER_DECODERS, TASK_KINDS, SOURCES),
-        ("rts", "alibi", "rembert", "blenderbot", "ordinal", "sqlite"),
+        ("rts", "alibi", "dpr", "blenderbot", "ordinal", "sqlite"),
         strict=True,
     ):
         assert [each for each in registry if registry.is_extension(each)] == [name]
@@ -197,19 +197,17 @@ def test_a_task_is_finetuned_resumed_scored_and_used(
 def test_a_family_is_loaded_and_saved_as_transformers_has_it(extras: Extras, tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
-    config = transformers.RemBertConfig(
-        vocab_size=60, input_embedding_size=16, max_position_embeddings=20, bos_token_id=1, eos_token_id=2, **sizes
-    )
-    theirs = transformers.RemBertForSequenceClassification(config).eval()
+    config = transformers.DPRConfig(vocab_size=60, max_position_embeddings=20, **sizes)
+    theirs = transformers.DPRContextEncoder(config).eval()
     theirs.save_pretrained(tmp_path / "theirs")
     ours = bertjax.load_pretrained(tmp_path / "theirs")
-    assert ours.config.family == "rembert" and ours.config.embedding_size == 16
+    assert ours.config.family == "dpr"
     ours.save_pretrained(tmp_path / "ours")
-    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours").eval()
+    again = transformers.DPRQuestionEncoder.from_pretrained(tmp_path / "ours").eval()
     ids = np.random.default_rng(0).integers(3, 60, (2, 9))
     with torch.no_grad():
-        expected, returned = (model(torch.tensor(ids)).logits.numpy() for model in (theirs, again))
-    np.testing.assert_allclose(ours(ids).logits, expected, atol=2e-5)
+        expected, returned = (model(torch.tensor(ids)).pooler_output.numpy() for model in (theirs, again))
+    np.testing.assert_allclose(np.asarray(ours(ids).last_hidden_state)[:, 0], expected, atol=2e-5)
     np.testing.assert_array_equal(returned, expected)
 
 

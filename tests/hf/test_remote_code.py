@@ -65,6 +65,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "head_size": (None, 10),
     "intermediate_size": (20,),
     "embedding_size": (None, 14),
+    "output_embedding_size": (None, 18),
+    "prediction_head_size": (None, 15),
     "max_position_embeddings": (16,),
     "position_offset": (0, 3),
     "type_vocab_size": (0, 2, 3),
@@ -141,7 +143,7 @@ def draw_config(seed: int) -> EncoderConfig | None:
         values["attention_soft_cap"] = None
     if position == "relative":  # which has biases of its own
         values["attention_bias"] = "none"
-    if values["mlm_head"] != "transform":
+    if values["mlm_head"] not in ("transform", "two_layers"):
         values["embedding_size"] = None
     if values["pooling"] == "last":
         values["rtd_head"] = "dense"  # "summary" reads the first token

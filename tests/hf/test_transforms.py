@@ -19,6 +19,8 @@ SHAPES = {
     "concat_transpose": [(5, 6)],
     "interleave_heads": [(5, 6), (6,)],
     "interleave_rotary_heads": [(5, 12)],
+    "rotary_pairs": [(5, 12), (12,)],
+    "rotary_pairs_output": [(12, 5)],
     "split_heads": [(5, 6)],
     "split_heads_output": [(6, 5)],
     "lone_vector": [(5,)],

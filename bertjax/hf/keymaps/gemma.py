@@ -81,7 +81,7 @@ def _parse_gemma2(values: dict[str, Any], fields: dict[str, Any], where: str) ->
     width = _causal_width(window) if parsed["causal"] else 2 * window
     return {
         **parsed,
-        **_parse_layers(values, fields["num_layers"], 2, width, where),
+        **parse_layers(values, fields["num_layers"], 2, width, where),
         **{name: default for key, (name, default) in _CAPS.items() if key not in values},
         "local_rope_theta": parsed["global_rope_theta"],
     }
@@ -96,7 +96,7 @@ def _parse_gemma3(values: dict[str, Any], fields: dict[str, Any], where: str) ->
     width = window if both_sides else _causal_width(window)
     return {
         **_LLAMA.extra_fields({}, fields, where),  # sizes of heads
-        **_parse_layers(values, fields["num_layers"], period, width, where),
+        **parse_layers(values, fields["num_layers"], period, width, where),
         **_parse_rotations(values, fields, where),
         "attention_bias": _BIASES[parse_fields(values, {"attention_bias": ("biased", False, bool)}, where)["biased"]],
         "causal": not both_sides,
@@ -115,8 +115,19 @@ def _causal_width(window: int) -> int:
     return max(1, 2 * window - 2)
 
 
-def _parse_layers(values: dict[str, Any], num_layers: int, period: int, width: int, where: str) -> dict[str, Any]:
-    """Returns the pattern of global layers; without a list the last layer of every period is one."""
+def parse_layers(values: dict[str, Any], num_layers: int, period: int, width: int, where: str) -> dict[str, Any]:
+    """Returns the pattern of global layers; without `layer_types` the last layer of every period is one.
+
+    Args:
+        values: config.json.
+        num_layers: number of layers.
+        period: layers from one global layer to the next, where nothing else is said.
+        width: `local_attention` of the other layers.
+        where: the file to name in errors.
+
+    Raises:
+        UserError: the global layers are not every n-th one.
+    """
     if period < 1:
         raise UserError(f"{where}: sliding_window_pattern must be at least 1, not {period}")
     types = values.get("layer_types")

@@ -53,6 +53,7 @@ class BertjaxConfig(PretrainedConfig):
     rope_short_factors: tuple[float, ...] = ()
     rope_long_factors: tuple[float, ...] = ()
     rope_rounding: str = "float32"
+    rotary_value: bool = False
     pos_att_type: tuple[str, ...] = ("c2p", "p2c")
     share_att_key: bool = False
     position_buckets: int = 0
@@ -108,10 +109,12 @@ class BertjaxConfig(PretrainedConfig):
     # heads
     pooler_act: str = "tanh"
     mlm_head: str = "transform"
+    prediction_head_size: int | None = None
     mlm_act: str | None = None
     head_dense_bias: bool = True
     mlm_bias: bool = True
     tie_word_embeddings: bool = True
+    output_embedding_size: int | None = None
     scale_logits: bool = False
     logit_soft_cap: float | None = None
     enhanced_decoder: bool = False

@@ -27,14 +27,19 @@ class BertjaxPooler(nn.Module):
 
 
 class BertjaxMlmHead(nn.Module):
-    """(dense -> activation -> norm ->) scores of the vocabulary, tied to the word embeddings where configured."""
+    """(dense -> activation -> norm ->) scores of the vocabulary, tied to the word embeddings where configured.
+
+    A second dense layer and activation may replace the norm.
+    """
 
     def __init__(self, config: BertjaxConfig):
         super().__init__()
-        size = config.embedding_size or config.hidden_size
-        has_dense = {"transform": True, "bias": False, "tied": False}[config.mlm_head]
-        self.dense = nn.Linear(config.hidden_size, size, bias=config.head_dense_bias) if has_dense else None
-        self.norm = make_norm(config, size, has_dense)
+        size = config.output_embedding_size or config.embedding_size or config.hidden_size
+        count = {"transform": 1, "two_layers": 2, "bias": 0, "tied": 0}[config.mlm_head]
+        inner = (config.prediction_head_size or config.hidden_size) if count == 2 else size
+        self.dense = nn.Linear(config.hidden_size, inner, bias=config.head_dense_bias) if count else None
+        self.second = nn.Linear(inner, size, bias=config.head_dense_bias) if count == 2 else None
+        self.norm = make_norm(config, size, count == 1)
         has_bias = config.mlm_head != "tied" and config.mlm_bias
         self.decoder = nn.Linear(size, config.vocab_size, bias=has_bias)
         self.act = ACTIVATIONS[config.mlm_act or config.hidden_act]
@@ -43,8 +48,9 @@ class BertjaxMlmHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Returns scores [..., V] of hidden states [..., D]."""
-        if self.dense is not None:
-            hidden = self.norm(self.act(self.dense(hidden)))
+        for layer in (self.dense, self.second):
+            hidden = hidden if layer is None else self.act(layer(hidden))
+        hidden = self.norm(hidden)
         return soft_cap(self.decoder(hidden * self.scale), self.cap)
 
 

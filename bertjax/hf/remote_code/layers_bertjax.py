@@ -233,10 +233,11 @@ class BertjaxAttention(nn.Module):
         """
         source = hidden if source is None else source
         query = self.query_norm(self.split_heads(self.query(hidden)))
-        key = self.key_norm(self.split_heads(self.key(source)))
+        key, value = self.key_norm(self.split_heads(self.key(source))), self.split_heads(self.value(source))
         if context.rotation is not None:
             query, key = rotate(query, context.rotation), rotate(key, context.rotation)
-        key, value = self.copy_heads(key), self.copy_heads(self.split_heads(self.value(source)))
+            value = rotate(value, context.rotation) if self.config.rotary_value else value
+        key, value = self.copy_heads(key), self.copy_heads(value)
         query, bias = self.position_scores(query, key, positions, context)
         mask = context.visible
         if bias is not None:

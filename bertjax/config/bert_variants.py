@@ -1,0 +1,37 @@
+"""Published models that are a BERT but for one part, as values. Needs no jax."""
+
+from __future__ import annotations
+
+from bertjax.config.seq2seq_presets import Values, layer_sizes
+
+# transformers: models/roformer/configuration_roformer.py, whose defaults are those of junnyu/roformer_chinese_base
+# (arXiv:2104.09864; vocabulary 50,000).
+_ROFORMER: Values = {
+    "family": "roformer",
+    "position_embedding": "none",
+    "max_position_embeddings": 1536,
+    "attention_position": "rotary",
+    "hidden_act": "gelu",
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
+    "initializer": "normal",
+}
+
+# transformers: models/rembert/configuration_rembert.py, whose defaults are those of google/rembert (arXiv:2010.12821;
+# vocabulary 250,300).
+_REMBERT: Values = {
+    "family": "rembert",
+    "embedding_size": 256,
+    "output_embedding_size": 1664,
+    "tie_word_embeddings": False,
+    "hidden_act": "gelu",
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "classifier_dropout": 0.1,
+    "initializer": "normal",
+}
+
+BERT_VARIANTS: dict[str, Values] = {
+    "roformer-chinese-base": layer_sizes(12, 768) | _ROFORMER,
+    "rembert": layer_sizes(32, 1152, 18) | _REMBERT,
+}

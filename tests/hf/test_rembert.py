@@ -1,0 +1,78 @@
+"""RemBERT: both tables in both directions, what a class cannot hold, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from bertjax.config.model import EncoderConfig
+from bertjax.config.presets import preset
+from bertjax.errors import UserError
+from bertjax.hf import save as save_module
+from bertjax.hf.export_plan import plan_export
+from bertjax.hf.keymaps import FAMILIES
+from bertjax.hf.pretrained import load_pretrained
+from bertjax.models.model import abstract_params
+from bertjax.training.flops import flops_per_token
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+FAMILY = FAMILIES["rembert"]
+SIZES = dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20)
+WIDTHS = dict(input_embedding_size=6, output_embedding_size=22)
+
+
+def test_a_folder_comes_back_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
+    torch.manual_seed(0)
+    config = transformers.RemBertConfig(**SIZES, **WIDTHS, bos_token_id=None, eos_token_id=None)
+    transformers.RemBertForMaskedLM(config).save_pretrained(tmp_path / "theirs")
+    model = load_pretrained(tmp_path / "theirs")
+    assert model.params["mlm_head"]["table"].shape == (50, 22)
+    model.save_pretrained(tmp_path / "ours")
+    theirs, ours = (load_file(tmp_path / each / "model.safetensors") for each in ("theirs", "ours"))
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].tobytes() == theirs[name].tobytes() for name in theirs)
+    values, written = (json.loads((tmp_path / each / "config.json").read_text()) for each in ("theirs", "ours"))
+    assert {key: values[key] for key in written} == written
+
+
+def test_any_model_can_have_an_output_table_of_another_width() -> None:
+    config = EncoderConfig(
+        vocab_size=50, hidden_size=8, num_heads=2, tie_word_embeddings=False, output_embedding_size=5
+    )
+    shapes = abstract_params(config, ("mlm",))["mlm_head"]
+    assert shapes["dense"]["kernel"].shape == (8, 5) and shapes["table"].shape == (50, 5)
+    assert shapes["norm"]["scale"].shape == (5,)
+    plain = EncoderConfig(vocab_size=50, hidden_size=8, num_heads=2, tie_word_embeddings=False)
+    saved = 6.0 * (8 * 8 + 8 * 50 - 8 * 5 - 5 * 50)
+    assert flops_per_token(plain, 1.0, 1.0) - flops_per_token(config, 1.0, 1.0) == saved
+
+
+@pytest.mark.parametrize("changes", [{"tie_word_embeddings": True}, {"tie_word_embeddings": False, "mlm_head": "bias"}])
+def test_a_width_without_its_table_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=r"output_embedding_size=5 is the width of a table.*mlm_head=transform"):
+        EncoderConfig(output_embedding_size=5, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("architecture", FAMILY.architectures)
+def test_the_preset_is_held_by_every_class(architecture: str) -> None:
+    heads = FAMILY.architectures[architecture]
+    plan = plan_export(EncoderConfig(**preset("rembert")), heads)
+    assert (plan.architecture, plan.has_sidecar, plan.unsupported) == (architecture, False, ())
+    for key in ("embedding_size", "output_embedding_size"):
+        assert plan_export(EncoderConfig(**preset("rembert") | {key: None}), ("mlm",)).unsupported == (key,)
+
+
+def test_other_maths_is_refused() -> None:
+    for changes, message in (
+        ({"is_decoder": True}, "only encoders are supported"),
+        ({"output_embedding_size": None}, "output_embedding_size must be a whole number"),
+        ({"input_embedding_size": 0}, r"embedding_size must lie in \[1, "),
+    ):
+        with pytest.raises(UserError, match=message):
+            FAMILY.parse_config(SIZES | WIDTHS | changes)
