@@ -15,7 +15,8 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest, steps_in
 from bertjax.config import inputs
 from bertjax.config.defaults import base_config
-from bertjax.config.fields import Setting
+from bertjax.config.fields import PRESET, Setting, settings_of
+from bertjax.config.model import EncoderConfig
 from bertjax.config.overrides import declared, differences, flatten, from_json, to_json
 from bertjax.data import from_config
 from bertjax.data.tokenizer import Tokenizer
@@ -255,10 +256,9 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
     """
     defaults = flatten(base_config())
     saved, now = meta.get("config", {}), flatten(cfg)
-    changes = [
-        (key, saved.get(key, defaults.get(key)), value) for key, value in now.items() if key not in LOCATION_KEYS
-    ]
-    refused = _refused([change for change in changes if change[1] != change[2]], cfg, declared(cfg))
+    before = {key: saved.get(key, defaults.get(key)) for key in now if key not in LOCATION_KEYS}
+    changes = [(key, value, now[key]) for key, value in before.items()]
+    refused = _refused(_real_changes(changes, before, now), cfg, declared(cfg))
     if saved and refused:
         raise UserError(
             f"the checkpoint of step {step} in {workdir} belongs to another run ({_describe(refused)}); remove it, "
@@ -275,12 +275,27 @@ def _refused(changes: list[ChangedKey], cfg: ConfigDict, known: Mapping[str, Set
     return [change for change in changes if is_fixed(change[0])]
 
 
+def _real_changes(changes: list[ChangedKey], before: Mapping[str, Any], now: Mapping[str, Any]) -> list[ChangedKey]:
+    """Returns the changes that are more than another spelling of a network's default.
+
+    A run whose network comes from a model (`preset=none`) stores every value of it; a key that is newer than the run is
+    left to the preset there, which means the default.
+    """
+
+    def meant(key: str, value: Any, values: Mapping[str, Any]) -> Any:
+        group, _, name = key.rpartition(".")
+        is_default = isinstance(value, str) and value == PRESET and values.get(f"{group}.preset") == "none"
+        return settings_of(EncoderConfig)[name].default if is_default else value
+
+    return [change for change in changes if meant(*change[:2], before) != meant(change[0], change[2], now)]
+
+
 def _describe(changes: list[ChangedKey]) -> str:
     return comma_list((f"{key}: {before} there, {now} here" for key, before, now in changes), 6)
 
 
 def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[ChangedKey]:
-    changes = differences(old, new)
+    changes = _real_changes(differences(old, new), flatten(old), flatten(new))
     known = {**declared(old), **declared(new)}
     refused = _refused(changes, new, known)
     if refused:

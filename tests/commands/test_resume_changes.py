@@ -141,6 +141,23 @@ def test_changes_that_no_array_shows_are_refused_from_the_command_line(
     assert {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()} == before
 
 
+def test_a_newer_key_of_a_network_without_a_preset_means_its_default(tmp_path: Path) -> None:
+    """Runs that start from a model store all of its values; they resume after an upgrade that adds keys."""
+    cfg = base_config()
+    cfg.model.preset, cfg.model.rotary_value = "none", False
+    write_config(tmp_path, cfg)
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
+    edited(tmp_path, lambda stored: stored["model"].pop("rotary_value"))
+    meta = {"config": {key: value for key, value in flatten(cfg).items() if key != "model.rotary_value"}}
+    assert changed_keys(tmp_path, cfg) == []
+    require_same_run(tmp_path, 3, meta, cfg)
+    cfg.model.rotary_value = True
+    with pytest.raises(UserError, match=r"model\.rotary_value: preset there, True here"):
+        changed_keys(tmp_path, cfg)
+    with pytest.raises(UserError, match=r"model\.rotary_value: preset there, True here"):
+        require_same_run(tmp_path, 3, meta, cfg)
+
+
 # -- owners of checkpoints ---------------------------------------------------------------------------------------------
 
 
