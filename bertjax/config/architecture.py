@@ -34,6 +34,10 @@ def _learned(config: ArchitectureConfig) -> bool:
     return config.position_embedding == "learned"
 
 
+def _offset(config: ArchitectureConfig) -> bool:
+    return config.position_embedding in ("learned", "fairseq")
+
+
 def _dropout(default: float | None, help: str) -> float:
     return phase_setting(default, at_least=0.0, below=1.0, changes_output=False, help=help)
 
@@ -94,7 +98,10 @@ class ArchitectureConfig(Settings, group="model"):
         "a dropout of the 12 % that are replaced by the mask token in pretraining (ESM-2).",
     )
     position_embedding: str = setting(
-        "learned", choices=("learned", "sinusoidal", "none"), help="Absolute positions, added to the embeddings."
+        "learned",
+        choices=("learned", "sinusoidal", "fairseq", "none"),
+        help="Absolute positions, added to the embeddings; fairseq: sinusoids whose longest wave has exactly the base "
+        "10000, where padding has none (fairseq, M2M-100).",
     )
     max_position_embeddings: int = setting(
         512,
@@ -106,8 +113,8 @@ class ArchitectureConfig(Settings, group="model"):
     position_offset: int = setting(
         0,
         at_least=0,
-        read_if=_learned,
-        help="Rows of the position table before the first position (RoBERTa: pad id + 1).",
+        read_if=_offset,
+        help="Rows of the position table before the first position (RoBERTa, M2M-100: pad id + 1).",
     )
     type_vocab_size: int = setting(
         2, at_least=0, may_differ_from_init=True, help="Rows of the token type table: 2 for two segments; 0: no table."
@@ -338,7 +345,7 @@ class ArchitectureConfig(Settings, group="model"):
         0,
         key=False,
         may_differ_from_init=True,
-        read_if=lambda config: _learned(config) and config.position_offset > 0,
+        read_if=lambda config: _offset(config) and config.position_offset > 0,
         help="Id of the padding token.",
     )
     mask_token_id: int = setting(

@@ -161,7 +161,7 @@ def _require_growth(old: EncoderConfig, new: EncoderConfig, how: str) -> None:
             f"init_growth={how} grows models: "
             + "; ".join(f"{name} is {getattr(old, name)} there, {getattr(new, name)} here" for name in smaller)
         )
-    computed = new.attention_position == "relative" or new.position_embedding == "sinusoidal"
+    computed = new.attention_position == "relative" or new.position_embedding in ("sinusoidal", "fairseq")
     if computed and old.hidden_size != new.hidden_size:
         raise UserError(f"init_growth={how}: positions of another width are computed, not copied; keep hidden_size")
     if (old.embedding_size is None) != (new.embedding_size is None):

@@ -153,7 +153,7 @@ def test_parameter_counts_of_every_family(name: str, vocab_size: int, heads: tup
 
 
 # but for bert-, these are counted in tests/models/test_encoder_decoder.py
-SEQ2SEQ_PREFIXES = ("bert-", "transformer-", "t5-", "bart-")
+SEQ2SEQ_PREFIXES = ("bert-", "transformer-", "t5-", "bart-", "m2m100-", "nllb-")
 
 
 def test_every_published_size_is_counted() -> None:

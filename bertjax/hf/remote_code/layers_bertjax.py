@@ -74,6 +74,14 @@ def sinusoids(positions: Tensor, size: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
+def closed_sinusoids(positions: Tensor, size: int) -> Tensor:
+    """Returns all sines, then all cosines, of positions / 10000^(i / (size / 2 - 1)) [..., size]."""
+    half = size // 2
+    by = torch.exp(torch.arange(half, device=positions.device).float() * -(math.log(10_000) / (half - 1)))
+    angles = positions[..., None].float() * by
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotates the pairs (x_i, x_{i + H/2}) of every head [B, N, S, H] by the angles of their token."""
     cosines, sines = rotation
@@ -187,6 +195,9 @@ class BertjaxEmbeddings(nn.Module):
             x = x + self.position_embeddings(position_ids + config.position_offset)
         if config.position_embedding == "sinusoidal":
             x = x + sinusoids(position_ids, x.shape[-1]).to(x.dtype)
+        if config.position_embedding == "fairseq":
+            waves = closed_sinusoids(position_ids + config.position_offset, x.shape[-1])
+            x = x + (waves * (position_ids >= 0)[:, :, None]).to(x.dtype)
         if config.type_vocab_size:
             x = x + self.token_type_embeddings(token_type_ids)
         if config.embedding_norm == "before":
