@@ -74,6 +74,18 @@ class ArchitectureConfig(Settings, group="model"):
     )
     head_size: int | None = _size(None, help="Width of a head; None: hidden_size / num_heads.")
     intermediate_size: int = _size(3072, help="Width inside the feed-forward block.")
+    adapter_size: int | None = _size(
+        None,
+        help="Width inside an adapter after the feed-forward block, whose sum is normed only with norm_placement=post, "
+        "by the norm of that block (X-MOD, arXiv:2205.06266); None: no adapter.",
+    )
+    adapter_language: str | None = setting(
+        None,
+        changes_output=False,
+        may_differ_from_init=True,
+        read_if=lambda config: config.adapter_size is not None,
+        help="Language of the adapter, its name in exports as X-MOD.",
+    )
 
     embedding_size: int | None = _size(
         None,

@@ -44,6 +44,10 @@ _ROBERTA = {
     "choice_dense": "pooler",
 }
 
+# facebookresearch/fairseq:examples/xmod/README.md (arXiv:2205.06266, section 4; vocabulary 250,002): XLM-R with an
+# adapter of half its width for every language; a preset has that of one language.
+_XMOD = {"family": "xmod", "adapter_size": 384, "adapter_language": "en_XX"}
+
 # Models with RoBERTa's tensors. XLM-R: arXiv:1911.02116 (vocabulary 250,002); XL and XXL, with norms before the blocks:
 # arXiv:2105.00572 (250,880). CamemBERT: arXiv:1911.03894 (32,005). data2vec: arXiv:2202.03555.
 _XLMR_XL = {"family": "xlm-roberta-xl", "norm_placement": "pre", "embedding_norm": "none"}
@@ -374,6 +378,7 @@ PRESETS: dict[str, Values] = {
     "distilroberta": layer_sizes(6, 768) | _ROBERTA,
     "roberta-prelayernorm": layer_sizes(24, 1024) | _ROBERTA | _PRE_NORM,
     **_LIKE_ROBERTA,
+    "xmod-base": layer_sizes(12, 768) | _ROBERTA | _XMOD,
     "xlm-roberta-xl": layer_sizes(36, 2560, 32) | _ROBERTA | _XLMR_XL,
     "xlm-roberta-xxl": layer_sizes(48, 4096, 32) | _ROBERTA | _XLMR_XL,
     **{f"ernie-3.0-{size}": sizes | _ERNIE for size, sizes in _ERNIE_SIZES.items()},

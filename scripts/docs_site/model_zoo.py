@@ -25,6 +25,7 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"roberta-", None, "RoBERTa", "arXiv:1907.11692"),
     (r"xlm-roberta-xx?l", None, "XLM-R XL and XXL", "arXiv:2105.00572"),
     (r"xlm-roberta-", None, "XLM-R", "arXiv:1911.02116"),
+    (r"xmod-", 250_002, "X-MOD", "arXiv:2205.06266"),
     (r"camembert-", None, "CamemBERT", "arXiv:1911.03894"),
     (r"data2vec-text-", 50_265, "data2vec", "arXiv:2202.03555"),
     (r"ernie-3.0-", 40_000, "ERNIE 3.0", "arXiv:2107.02137"),

@@ -153,6 +153,7 @@ DECODERS: dict[str, dict[str, Any]] = {
         **{"attention_position": "rotary", "position_embedding": "none", "local_attention": 4},
         "global_attn_every_n_layers": 0,
     },
+    "adapter": {"adapter_size": 5, "norm_placement": "pre"},
     "linear bias": {"attention_position": "relative_bias", "relative_bias": "linear"},
 }
 

@@ -79,6 +79,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "none": {},
         "convolution": {"conv_kernel_size": 3},
         "decoder": {"enhanced_decoder": True},
+        "adapter": {"adapter_size": 6},
     },
 }
 # Pairs that no model has, and the words of the message.
