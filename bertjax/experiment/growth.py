@@ -22,7 +22,7 @@ from bertjax.types import Params
 
 GROWING = ("num_layers", "hidden_size", "num_key_value_heads", "num_heads", "intermediate_size", "embedding_size")
 """Fields of `EncoderConfig` that may be larger than those of the source."""
-_OUTPUTS = ("attention/output/", "feed_forward/output/")
+_OUTPUTS = ("attention/output/", "feed_forward/output/", "adapter/output/")
 
 
 def needs_growth(old: EncoderConfig, new: EncoderConfig) -> bool:
