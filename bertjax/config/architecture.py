@@ -76,8 +76,8 @@ class ArchitectureConfig(Settings, group="model"):
     intermediate_size: int = _size(3072, help="Width inside the feed-forward block.")
     adapter_size: int | None = _size(
         None,
-        help="Width inside an adapter after the feed-forward block, whose sum is normed only with norm_placement=post, "
-        "by the norm of that block (X-MOD, arXiv:2205.06266); None: no adapter.",
+        help="Width inside an adapter after the feed-forward block (X-MOD, arXiv:2205.06266); its sum has the norm of "
+        "that block with norm_placement=post, elsewhere a norm of its own precedes it. None: no adapter.",
     )
     adapter_language: str | None = setting(
         None,

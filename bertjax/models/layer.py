@@ -90,10 +90,12 @@ class Adapter(nnx.Module):
     def __init__(self, config: EncoderConfig, size: int, rngs: nnx.Rngs):
         self.intermediate = Linear(config.hidden_size, size, config, rngs)
         self.output = Linear(size, config.hidden_size, config, rngs, residual_output=True)
+        self.norm = None if config.norm_placement == "post" else make_norm(config.hidden_size, config, rngs)
         self.act = config.hidden_act
 
     @jax.named_scope("adapter")
     def __call__(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+        x = x if self.norm is None else self.norm(x)
         return self.output(recompute(activation(self.act))(self.intermediate(x)))
 
 
@@ -158,7 +160,7 @@ class Layer(nnx.Module):
         return self._adapt(attended + dropout(added, feed_forward_rate, keys[2]), feed_forward_rate, key)
 
     def _adapt(self, x: Hidden, rate: float, key: Key | None) -> Hidden:
-        """Adds the adapter; post-norm layers norm the sum as that of the feed-forward block. Args: as of `dropout`."""
+        """Adds the adapter; with post-norm the sum has the norm of the feed-forward block. Args: as of `dropout`."""
         if self.adapter is None:
             return x
         x = x + dropout(self.adapter(x), rate, None if key is None else jax.random.fold_in(key, _ADAPTER_KEY))

@@ -45,6 +45,7 @@ OTHERS = [
     ("xlm-roberta-xl", 250_880, ("mlm",), 3_482_741_760),
     ("xlm-roberta-xxl", 250_880, ("mlm",), 10_712_994_816),
     ("xmod-base", 250_002, ("mlm",), 285_386_898),  # with the adapter of one language
+    ("xmod-large-prenorm", 250_002, ("mlm",), 572_807_314),
     ("camembert-base", 32_005, ("mlm",), 110_655_493),
     ("camembert-large", 32_005, ("mlm",), 336_695_557),
     ("data2vec-text-base", 50_265, ("mlm",), 124_697_433),

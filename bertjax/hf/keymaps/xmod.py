@@ -1,8 +1,8 @@
 """X-MOD under Hugging Face's names (transformers: models/xmod; arXiv:2205.06266): RoBERTa with adapters of languages.
 
-A model here has the adapter of one language, `default_language`, and exports hold that one. Both published orders of
-norms are read: after the blocks, where the norm of the feed-forward block also follows the adapter, and before them,
-where the adapter has none.
+A model here has the adapter of one language, `default_language`, and exports hold that one. Both orders of norms of
+facebookresearch/fairseq:fairseq/models/xmod/model.py are read: after the blocks, where the norm of the feed-forward
+block also follows the adapter, and before them, where the adapters have one of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps import bert, roberta
-from bertjax.hf.keymaps.family import change_defaults, linear
+from bertjax.hf.keymaps.family import change_defaults, linear, norm
 from bertjax.hf.safe_files import refuse
 
 log = logging.getLogger(__name__)
@@ -26,11 +26,13 @@ _PRE = bert.NormNames(last="encoder.LayerNorm")
 def make_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of an X-MOD's parameters; J: width inside the adapters, of which one is read."""
     keymap = roberta.make_keymap(config, "roberta", bert.AFTER if config.norm_placement == "post" else _PRE)
-    language = config.adapter_language
-    param, modules = "encoder/layers/{L}/adapter", "roberta.encoder.layer.{L}.output.adapter_modules"
+    language, is_pre = config.adapter_language, config.norm_placement == "pre"
+    param, output = "encoder/layers/{L}/adapter", "roberta.encoder.layer.{L}.output"
+    modules = f"{output}.adapter_modules"
     adapter: tuple[Entry, ...] = (
         *linear(f"{param}/intermediate", f"{modules}.{language}.dense1", "D J"),
         *linear(f"{param}/output", f"{modules}.{language}.dense2", "J D"),
+        *(norm(f"{param}/norm", f"{output}.adapter_layer_norm", config) if is_pre else ()),
     )
     others = rf"\.adapter_modules\.(?!{language}\.)"
     return dataclasses.replace(
@@ -51,11 +53,15 @@ def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) ->
     if type(factor) is not int or not 1 <= factor <= fields["hidden_size"]:
         raise UserError(f"{where}: adapter_reduction_factor must be a whole number up to hidden_size, not {factor!r}")
     refuse(values, where, "pre_norm", (True, False), "it is true or false")
-    refuse(values, where, "adapter_layer_norm", (False,), "adapters have no norm of their own")
-    reuse = {"adapter_reuse_layer_norm": values.get("adapter_reuse_layer_norm", True)}
-    refuse(reuse, where, "adapter_reuse_layer_norm", (not is_pre,), f"it must be {str(not is_pre).lower()} here")
-    if not is_pre:
-        refuse(values, where, "ln_before_adapter", (True,), "a norm precedes both adapter and residual")
+    for key, default, needed in (
+        ("adapter_layer_norm", False, is_pre),
+        ("ln_before_adapter", True, not is_pre),
+        ("adapter_reuse_layer_norm", True, None if is_pre else True),  # not read next to adapter_layer_norm
+    ):
+        value = values.get(key, default)
+        if value is not needed and needed is not None:
+            reason = f"pre_norm = {str(is_pre).lower()} needs {str(needed).lower()}"
+            raise UserError(f"{where}: {key} = {value!r} is not supported: {reason}")
     return {
         **roberta.split_positions(values, fields, where),
         "norm_placement": "pre" if is_pre else "post",
@@ -76,7 +82,7 @@ def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
         "default_language": config.adapter_language,
         "adapter_reduction_factor": config.hidden_size // (config.adapter_size or config.hidden_size),
         "pre_norm": is_pre,
-        "adapter_layer_norm": False,
+        "adapter_layer_norm": is_pre,
         "adapter_reuse_layer_norm": not is_pre,
         "ln_before_adapter": not is_pre,
     }

@@ -411,11 +411,12 @@ class BertjaxAdapter(nn.Module):
         super().__init__()
         self.intermediate = nn.Linear(config.hidden_size, size)
         self.output = nn.Linear(size, config.hidden_size)
+        self.norm = make_norm(config, present=config.norm_placement != "post")
         self.act = ACTIVATIONS[config.hidden_act]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Returns what is added to the hidden states [B, S, D]."""
-        return self.output(self.act(self.intermediate(hidden)))
+        return self.output(self.act(self.intermediate(self.norm(hidden))))
 
 
 class BertjaxLayer(GradientCheckpointingLayer):

@@ -14,6 +14,7 @@ _CHANGES = (
             languages=["de_DE"],
             default_language="de_DE",
             pre_norm=True,
+            adapter_layer_norm=True,
             adapter_reuse_layer_norm=False,
             ln_before_adapter=False,
         ),
