@@ -62,7 +62,7 @@ _attn_implementation _attn_implementation_autoset _name_or_path _num_labels arch
 bos_token_id chunk_size_feed_forward cls_token_id dtype eos_token_id finetuning_task gradient_checkpointing is_causal
 label2id mask_token_id model_type output_attentions output_hidden_states output_past problem_type return_dict
 sbert_ce_default_activation_function sentence_transformers sep_token_id task_specific_params thresholds
-tie_word_embeddings torch_dtype torchscript transformers_version unk_token_id use_cache
+tie_word_embeddings tokenizer_class torch_dtype torchscript transformers_version unk_token_id use_cache
 """
 IGNORED_KEYS = frozenset(_INERT_KEYS.split())
 
