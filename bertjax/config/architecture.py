@@ -35,6 +35,10 @@ def _learned(config: ArchitectureConfig) -> bool:
     return config.position_embedding == "learned"
 
 
+def _offset(config: ArchitectureConfig) -> bool:
+    return config.position_embedding in ("learned", "fairseq")
+
+
 def _dropout(default: float | None, help: str) -> float:
     return phase_setting(default, at_least=0.0, below=1.0, changes_output=False, help=help)
 
@@ -71,6 +75,18 @@ class ArchitectureConfig(Settings, group="model"):
     )
     head_size: int | None = _size(None, help="Width of a head; None: hidden_size / num_heads.")
     intermediate_size: int = _size(3072, help="Width inside the feed-forward block.")
+    adapter_size: int | None = _size(
+        None,
+        help="Width inside an adapter after the feed-forward block (X-MOD, arXiv:2205.06266); its sum has the norm of "
+        "that block with norm_placement=post, elsewhere a norm of its own precedes it. None: no adapter.",
+    )
+    adapter_language: str | None = setting(
+        None,
+        changes_output=False,
+        may_differ_from_init=True,
+        read_if=lambda config: config.adapter_size is not None,
+        help="Language of the adapter, its name in exports as X-MOD.",
+    )
 
     embedding_size: int | None = _size(
         None,
@@ -95,7 +111,10 @@ class ArchitectureConfig(Settings, group="model"):
         "a dropout of the 12 % that are replaced by the mask token in pretraining (ESM-2).",
     )
     position_embedding: str = setting(
-        "learned", choices=("learned", "sinusoidal", "none"), help="Absolute positions, added to the embeddings."
+        "learned",
+        choices=("learned", "sinusoidal", "fairseq", "none"),
+        help="Absolute positions, added to the embeddings; fairseq: sinusoids whose longest wave has exactly the base "
+        "10000, where padding has none (fairseq, M2M-100).",
     )
     max_position_embeddings: int = setting(
         512,
@@ -107,8 +126,8 @@ class ArchitectureConfig(Settings, group="model"):
     position_offset: int = setting(
         0,
         at_least=0,
-        read_if=_learned,
-        help="Rows of the position table before the first position (RoBERTa: pad id + 1).",
+        read_if=_offset,
+        help="Rows of the position table before the first position (RoBERTa, M2M-100: pad id + 1).",
     )
     type_vocab_size: int = setting(
         2, at_least=0, may_differ_from_init=True, help="Rows of the token type table: 2 for two segments; 0: no table."
@@ -339,7 +358,7 @@ class ArchitectureConfig(Settings, group="model"):
         0,
         key=False,
         may_differ_from_init=True,
-        read_if=lambda config: _learned(config) and config.position_offset > 0,
+        read_if=lambda config: _offset(config) and config.position_offset > 0,
         help="Id of the padding token.",
     )
     mask_token_id: int = setting(

@@ -107,7 +107,8 @@ class MeshConfig(Settings, group="mesh", resume=True):
     def check_model(self, model: EncoderConfig) -> None:
         """Raises `UserError` if the tensor axis would cut through a head."""
         sizes = {"num_heads": model.num_heads, "num_key_value_heads": model.kv_heads}
-        for key, size in (sizes | {"intermediate_size": model.intermediate_size}).items():
+        sizes |= {"intermediate_size": model.intermediate_size, "adapter_size": model.adapter_size or 0}
+        for key, size in sizes.items():
             if self.tensor > 0 and size % self.tensor:
                 fits = [ways for ways in range(1, min(size, 64) + 1) if size % ways == 0]
                 raise UserError(f"mesh.tensor={self.tensor} does not divide model.{key}={size}; {comma_list(fits)} do")

@@ -164,6 +164,7 @@ PRESETS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "roberta-shared": ("roberta-base", "all", "encoder-decoder", {}),
     **{name: (name, "embeddings", "t5", {}) for name in NETWORK_PRESETS if name.startswith("t5-")},
     **{name: (name, "embeddings", "bart", {}) for name in NETWORK_PRESETS if name.startswith("bart-")},
+    **{name: (name, "embeddings", "m2m_100", {}) for name in NETWORK_PRESETS if name.startswith(("m2m100-", "nllb-"))},
 }
 """Name -> (preset of either network, what they share, family, other values); config/presets.py, arXiv:1907.12461."""
 

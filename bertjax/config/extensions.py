@@ -46,7 +46,7 @@ OBJECTIVES: Registry[Any] = Registry(
 
 _FAMILY_MODULES = {
     "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm": "{}:FAMILY",
-    "roformer rembert ultrabert": "{}:FAMILY",
+    "roformer rembert ultrabert xmod": "{}:FAMILY",
     "deberta-v2": "deberta:FAMILY_V2",
     "modernbert-decoder": "modernbert:DECODER",
     "xlm-roberta xlm-roberta-xl camembert data2vec-text ernie": "same_tensors:FAMILIES.{}",
@@ -56,6 +56,7 @@ _FAMILY_MODULES = {
     "llama mistral qwen2 qwen3 eurobert": "llama:FAMILIES.{}",
     "gemma gemma2 gemma3_text": "gemma:FAMILIES.{}",
     "t5 mt5 umt5": "t5:FAMILIES.{}",
+    "luke ibert": "read_as_roberta:FAMILIES.{}",
 }
 
 FAMILIES: Registry[Any] = Registry(
@@ -82,6 +83,7 @@ ENCODER_DECODERS: Registry[Any] = Registry(
             "encoder-decoder": "encoder_decoder_model:ENCODER_DECODER_MODEL",
             "mbart": "bart:MBART",
             "pegasus": "bart:PEGASUS",
+            "m2m_100": "m2m_100:M2M_100",
             "mt5": "t5:MT5",
         }.items()
     },

@@ -313,8 +313,11 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
         yield f"attention_position=rotary rotates pairs of numbers: the head size {config.head_dim} must be even"
     if position == "relative" and config.hidden_size % 2 == 1:
         yield f"attention_position=relative needs an even hidden_size, not {config.hidden_size}"
-    if config.position_embedding == "sinusoidal" and config.embedding_dim % 2 == 1:
-        yield f"position_embedding=sinusoidal needs an even embedding width, not {config.embedding_dim}"
+    waves = config.position_embedding
+    if waves in ("sinusoidal", "fairseq") and config.embedding_dim % 2 == 1:
+        yield f"position_embedding={waves} needs an even embedding width, not {config.embedding_dim}"
+    if waves == "fairseq" and config.embedding_dim < 4:
+        yield f"position_embedding=fairseq needs an embedding width of 4 or more, not {config.embedding_dim}"
     if disentangled and len(set(terms)) != len(terms):
         yield f"pos_att_type names a term twice: {', '.join(terms)}"
     if config.position_buckets > 0 and not disentangled:

@@ -45,6 +45,11 @@ _ROBERTA = {
     "choice_dense": "pooler",
 }
 
+# facebookresearch/fairseq:fairseq/models/xmod/model.py (arXiv:2205.06266; vocabulary 250,002): XLM-R with an adapter
+# for every language; a preset has that of one language.
+_XMOD = {"family": "xmod", "adapter_size": 384, "adapter_language": "en_XX"}
+_XMOD_LARGE = {"adapter_size": 256, "norm_placement": "pre"}
+
 # Models with RoBERTa's tensors. XLM-R: arXiv:1911.02116 (vocabulary 250,002); XL and XXL, with norms before the blocks:
 # arXiv:2105.00572 (250,880). CamemBERT: arXiv:1911.03894 (32,005). data2vec: arXiv:2202.03555.
 _XLMR_XL = {"family": "xlm-roberta-xl", "norm_placement": "pre", "embedding_norm": "none"}
@@ -375,6 +380,8 @@ PRESETS: dict[str, Values] = {
     "distilroberta": layer_sizes(6, 768) | _ROBERTA,
     "roberta-prelayernorm": layer_sizes(24, 1024) | _ROBERTA | _PRE_NORM,
     **_LIKE_ROBERTA,
+    "xmod-base": layer_sizes(12, 768) | _ROBERTA | _XMOD,
+    "xmod-large-prenorm": layer_sizes(24, 1024) | _ROBERTA | _XMOD | _XMOD_LARGE,
     "xlm-roberta-xl": layer_sizes(36, 2560, 32) | _ROBERTA | _XLMR_XL,
     "xlm-roberta-xxl": layer_sizes(48, 4096, 32) | _ROBERTA | _XLMR_XL,
     **{f"ernie-3.0-{size}": sizes | _ERNIE for size, sizes in _ERNIE_SIZES.items()},

@@ -82,6 +82,26 @@ _BART = {
     "classifier_dense": "own",
 }
 
+# arXiv:2010.11125 (vocabulary 128,112) and 2207.04672 (256,206): pre-norm, one network (facebookresearch/fairseq:
+# fairseq/modules/sinusoidal_positional_embedding.py; transformers: models/m2m_100). The distilled NLLB of 1.3B has the
+# sizes of the other one.
+_M2M_100 = {
+    "family": "bertjax",
+    "position_embedding": "fairseq",
+    "max_position_embeddings": 1024,
+    "position_offset": 2,
+    "pad_token_id": 1,
+    "type_vocab_size": 0,
+    "embedding_norm": "none",
+    "embedding_scale": True,
+    "hidden_act": "relu",
+    "norm_placement": "pre",
+    "layer_norm_eps": 1e-5,
+    "mlm_head": "tied",
+    "initializer": "normal",
+    "classifier_dense": "own",
+}
+
 SEQ2SEQ_PRESETS: dict[str, Values] = {
     "t5-small": layer_sizes(6, 512) | _T5,
     "t5-base": layer_sizes(12, 768) | _T5,
@@ -95,6 +115,11 @@ SEQ2SEQ_PRESETS: dict[str, Values] = {
     "t5-v1.1-xxl": layer_sizes(24, 4096, 64, 10240) | _T5_V11,
     "bart-base": layer_sizes(6, 768) | _BART | {"attention_dropout": 0.1},
     "bart-large": layer_sizes(12, 1024) | _BART,
+    "m2m100-418m": layer_sizes(12, 1024) | _M2M_100,
+    "m2m100-1.2b": layer_sizes(24, 1024, 16, 8192) | _M2M_100,
+    "nllb-200-600m": layer_sizes(12, 1024) | _M2M_100,
+    "nllb-200-1.3b": layer_sizes(24, 1024, 16, 8192) | _M2M_100,
+    "nllb-200-3.3b": layer_sizes(24, 2048, 16, 8192) | _M2M_100,
     "transformer-base": layer_sizes(6, 512) | _TRANSFORMER,
     "transformer-big": layer_sizes(6, 1024) | _TRANSFORMER | {"hidden_dropout": 0.3},
 }

@@ -22,7 +22,7 @@ from bertjax.types import Params
 
 GROWING = ("num_layers", "hidden_size", "num_key_value_heads", "num_heads", "intermediate_size", "embedding_size")
 """Fields of `EncoderConfig` that may be larger than those of the source."""
-_OUTPUTS = ("attention/output/", "feed_forward/output/")
+_OUTPUTS = ("attention/output/", "feed_forward/output/", "adapter/output/")
 
 
 def needs_growth(old: EncoderConfig, new: EncoderConfig) -> bool:
@@ -161,7 +161,7 @@ def _require_growth(old: EncoderConfig, new: EncoderConfig, how: str) -> None:
             f"init_growth={how} grows models: "
             + "; ".join(f"{name} is {getattr(old, name)} there, {getattr(new, name)} here" for name in smaller)
         )
-    computed = new.attention_position == "relative" or new.position_embedding == "sinusoidal"
+    computed = new.attention_position == "relative" or new.position_embedding in ("sinusoidal", "fairseq")
     if computed and old.hidden_size != new.hidden_size:
         raise UserError(f"init_growth={how}: positions of another width are computed, not copied; keep hidden_size")
     if (old.embedding_size is None) != (new.embedding_size is None):

@@ -14,7 +14,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, initializer, make_norm
 from bertjax.models.mesh import unshard_table
-from bertjax.models.rope import sinusoids
+from bertjax.models.rope import absolute_sinusoids
 
 _PRETRAINING_SHARE = 1.0 - 0.15 * 0.8  # share of tokens that the mask token does not replace
 
@@ -84,8 +84,8 @@ class Embeddings(nnx.Module):
             x = x * math.sqrt(config.embedding_dim)
         if self.position_embeddings is not None:
             x = x + self.position_embeddings(position_ids + config.position_offset)
-        if config.position_embedding == "sinusoidal":
-            x = x + sinusoids(position_ids, config.embedding_dim)
+        if config.position_embedding in ("sinusoidal", "fairseq"):
+            x = x + absolute_sinusoids(config, position_ids)
         if self.token_type_embeddings is not None:
             # A matmul: the gradient of a gather would be a scatter into very few rows.
             types = jax.nn.one_hot(token_type_ids, config.type_vocab_size, dtype=x.dtype)

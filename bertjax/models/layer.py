@@ -38,6 +38,7 @@ ATTENTION_CLASSES: dict[str, type[Attention]] = {
     "relative_bias": BiasedAttention,
 }
 _CROSS_KEY = 0xC2055  # separates the dropout of cross-attention from that of the other blocks
+_ADAPTER_KEY = 0xADA97
 ATTENTION_TENSORS = ("query", "key", "value", "scores", "probabilities")
 
 
@@ -76,6 +77,21 @@ class FeedForward(nnx.Module):
         return self.output(dropout(inner, self.config.activation_dropout, key))
 
 
+class Adapter(nnx.Module):
+    """dense -> activation -> dense, a bottleneck for one language (arXiv:2205.06266, section 3)."""
+
+    def __init__(self, config: EncoderConfig, size: int, rngs: nnx.Rngs):
+        self.intermediate = Linear(config.hidden_size, size, config, rngs)
+        self.output = Linear(size, config.hidden_size, config, rngs, residual_output=True)
+        self.norm = None if config.norm_placement == "post" else make_norm(config.hidden_size, config, rngs)
+        self.act = config.hidden_act
+
+    @jax.named_scope("adapter")
+    def __call__(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+        x = x if self.norm is None else self.norm(x)
+        return self.output(recompute(activation(self.act))(self.intermediate(x)))
+
+
 class Layer(nnx.Module):
     """Post-norm, as in BERT: x = norm(x + dropout(block(x))), twice; or pre-norm: x = x + dropout(block(norm(x))).
 
@@ -87,6 +103,7 @@ class Layer(nnx.Module):
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, attention_norm: bool = True):
         self.attention = attention_class(config)(config, rngs, attention_norm)
         self.feed_forward = FeedForward(config, rngs)
+        self.adapter = None if config.adapter_size is None else Adapter(config, config.adapter_size, rngs)
         self.cross_attention = None if config.cross_attention_hidden_size is None else CrossAttention(config, rngs)
         self.config = config
 
@@ -119,7 +136,8 @@ class Layer(nnx.Module):
                 assert self.cross_attention.norm is not None
                 x = self.cross_attention.norm(x + self._attend_to_encoder(x, cross, key))
             feed = functools.partial(self.feed_forward, x, keys[3])
-            return self._add(x, self.feed_forward, feed, self.feed_forward.norm, feed_forward_rate, keys[2])[0]
+            x, _ = self._add(x, self.feed_forward, feed, self.feed_forward.norm, feed_forward_rate, keys[2])
+            return self._adapt(x, feed_forward_rate, key)
         if source is not None and not isinstance(source, KeyValues):
             source = self._pre_norm(source)
         attend = functools.partial(self.attention, self._pre_norm(x), context, keys[0], source)
@@ -132,7 +150,15 @@ class Layer(nnx.Module):
         else:
             normed, attended = self._add(x, self.attention, attend, self.feed_forward.norm, attention_rate, keys[1])
         added = _normed(self.feed_forward, self.feed_forward(normed, keys[3]))
-        return attended + dropout(added, feed_forward_rate, keys[2])
+        return self._adapt(attended + dropout(added, feed_forward_rate, keys[2]), feed_forward_rate, key)
+
+    def _adapt(self, x: Hidden, rate: float, key: Key | None) -> Hidden:
+        """Adds the adapter; with post-norm the sum has the norm of the feed-forward block. Args: as of `dropout`."""
+        if self.adapter is None:
+            return x
+        x = x + dropout(self.adapter(x), rate, None if key is None else jax.random.fold_in(key, _ADAPTER_KEY))
+        norm = self.feed_forward.norm if self.config.norm_placement == "post" else None
+        return x if norm is None else norm(x)
 
     def _add(
         self,

@@ -30,6 +30,25 @@ def sinusoids(positions: Int[Array, "*p"], size: int) -> Float[Array, "*p size"]
     return _waves(positions, frequencies(size, 10_000.0), jnp.sin, jnp.cos)
 
 
+def absolute_sinusoids(config: EncoderConfig, positions: Int[Array, "*p"]) -> Float[Array, "*p size"]:
+    """Returns the sinusoids of positions from 0, which a model adds to its embeddings; -1: padding."""
+    size = config.embedding_dim
+    if config.position_embedding == "sinusoidal":
+        return sinusoids(positions, size)
+    waves = _waves(positions + config.position_offset, closed_frequencies(size), jnp.sin, jnp.cos)
+    return jnp.where(positions[..., None] < 0, 0.0, waves)
+
+
+def closed_frequencies(size: int) -> Float[np.ndarray, "half"]:
+    """Returns 1 / 10000^(i / (size / 2 - 1)), rounded as in torch's float32.
+
+    The last is 1 / 10000 itself (facebookresearch/fairseq:fairseq/modules/sinusoidal_positional_embedding.py).
+    """
+    half = size // 2
+    exponents = np.arange(half, dtype=np.float32) * np.float32(-math.log(10_000) / (half - 1))
+    return np.exp(exponents, dtype=np.float64).astype(np.float32)
+
+
 def rotation(
     position_ids: Int[Array, "B S"], by: Float[np.ndarray, "half"] | Float[Array, "B S half"], factor: float = 1.0
 ) -> Rotation:

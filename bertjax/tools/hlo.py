@@ -184,6 +184,7 @@ SCOPES = {
     "attention": "attention: matmuls, layout",
     "softmax": "attention: softmax",
     "feed_forward": "feed-forward",
+    "adapter": "feed-forward",
     "convolution": "convolution",
     "dropout": "dropout",
     "layer": "norms and residuals",

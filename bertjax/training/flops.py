@@ -50,11 +50,11 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     """Returns the model FLOPs per real token, forward and backward, without recomputation.
 
     6 [W + r (D E + E V)] + 12 N H (sum over layers of s): W the weights of the matrices that a token meets (attention,
-    feed-forward, projection of the embeddings), r the share of predicted tokens, E the width of the word table, V the
-    padded vocabulary, s the mean number of keys that a token attends to (a local layer's window at most). Every
-    relative term of the scores counts as one more matmul over s. Cross-attention counts as if the source had as many
-    tokens per sequence and as many keys per token as the target. Embedding look-ups, norms, softmax and the optimizer
-    are not counted.
+    feed-forward, adapters, projection of the embeddings), r the share of predicted tokens, E the width of the word
+    table, V the padded vocabulary, s the mean number of keys that a token attends to (a local layer's window at most).
+    Every relative term of the scores counts as one more matmul over s. Cross-attention counts as if the source had as
+    many tokens per sequence and as many keys per token as the target. Embedding look-ups, norms, softmax and the
+    optimizer are not counted.
 
     Args:
         config: Network.
@@ -65,6 +65,7 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     matrices = (
         attention.matmul_weights(config) + (3 if config.feed_forward == "glu" else 2) * width * config.intermediate_size
     )
+    matrices += 2 * width * (config.adapter_size or 0)
     weights = config.num_layers * config.inner_layers * matrices
     weights += 0 if config.embedding_size is None else width * config.embedding_size
     head = config.output_embedding_dim * config.table_size

@@ -25,6 +25,7 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"roberta-", None, "RoBERTa", "arXiv:1907.11692"),
     (r"xlm-roberta-xx?l", None, "XLM-R XL and XXL", "arXiv:2105.00572"),
     (r"xlm-roberta-", None, "XLM-R", "arXiv:1911.02116"),
+    (r"xmod-", 250_002, "X-MOD", "arXiv:2205.06266"),
     (r"camembert-", None, "CamemBERT", "arXiv:1911.03894"),
     (r"data2vec-text-", 50_265, "data2vec", "arXiv:2202.03555"),
     (r"ernie-3.0-", 40_000, "ERNIE 3.0", "arXiv:2107.02137"),
@@ -60,6 +61,8 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"transformer-", None, "Encoder of the first Transformer", "arXiv:1706.03762"),
     (r"t5-", 32_128, "Encoders of T5 and T5 v1.1", "arXiv:1910.10683"),
     (r"bart-", 50_265, "Encoders of BART", "arXiv:1910.13461"),
+    (r"m2m100-", 128_112, "Encoders of M2M-100", "arXiv:2010.11125"),
+    (r"nllb-", 256_206, "Encoders of NLLB", "arXiv:2207.04672"),
 ]
 _NOT_THE_MODEL = re.compile(r"smoke|^(?:shoot_out|quickstart|llm2vec)")
 """Configs that train another size or another tokenizer."""

@@ -50,6 +50,7 @@ class Case:
         unwritten: keys of config.json that this version of `transformers` reads but does not write, or not as it read
             them; the case says why.
         calls: further calls.
+        written_as: (beginning of a class, another): bertjax writes the class with that beginning instead.
     """
 
     family: str
@@ -66,6 +67,7 @@ class Case:
     states_per_layer: int = 1
     unwritten: tuple[str, ...] = ()
     calls: tuple[ExtraCall, ...] = ()
+    written_as: tuple[str, str] = ("", "")
 
     @property
     def paddings(self) -> tuple[str, ...]:

@@ -116,10 +116,12 @@ def test_whole_multiples_compute_what_the_source_does(config: EncoderConfig) -> 
     np.testing.assert_allclose(new_logits, logits, rtol=0, atol=2e-5)
 
 
-def test_layers_that_add_nothing_change_nothing() -> None:
-    new, params = dataclasses.replace(PRE, num_layers=7), random_params(PRE, HEADS)
+@pytest.mark.parametrize("adapter_size", [None, 5])
+def test_layers_that_add_nothing_change_nothing(adapter_size: int | None) -> None:
+    old = dataclasses.replace(PRE, adapter_size=adapter_size)
+    new, params = dataclasses.replace(old, num_layers=7), random_params(old, HEADS)
     for result, expected in zip(
-        outputs(new, grow(params, HEADS, PRE, new, "identity")), outputs(PRE, params), strict=True
+        outputs(new, grow(params, HEADS, old, new, "identity")), outputs(old, params), strict=True
     ):
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
 

@@ -44,6 +44,8 @@ OTHERS = [
     ("xlm-roberta-large", 250_002, ("pooler",), 559_890_432),
     ("xlm-roberta-xl", 250_880, ("mlm",), 3_482_741_760),
     ("xlm-roberta-xxl", 250_880, ("mlm",), 10_712_994_816),
+    ("xmod-base", 250_002, ("mlm",), 285_386_898),  # with the adapter of one language
+    ("xmod-large-prenorm", 250_002, ("mlm",), 572_807_314),
     ("camembert-base", 32_005, ("mlm",), 110_655_493),
     ("camembert-large", 32_005, ("mlm",), 336_695_557),
     ("data2vec-text-base", 50_265, ("mlm",), 124_697_433),
@@ -156,7 +158,7 @@ def test_parameter_counts_of_every_family(name: str, vocab_size: int, heads: tup
 
 
 # but for bert-, these are counted in tests/models/test_encoder_decoder.py
-SEQ2SEQ_PREFIXES = ("bert-", "transformer-", "t5-", "bart-")
+SEQ2SEQ_PREFIXES = ("bert-", "transformer-", "t5-", "bart-", "m2m100-", "nllb-")
 
 
 def test_every_published_size_is_counted() -> None:

@@ -223,7 +223,7 @@ def build(subject: Subject, values: Values) -> Any:
 def run(model: Any, training: bool) -> Arrays:
     """Returns all outputs for two sequences; dropout draws the same masks in every model of equal rates."""
     config, model_type = model.config, model.config.model_type
-    has_offset = "roberta" in model_type or model_type in ("camembert", "data2vec-text", "mpnet")
+    has_offset = "roberta" in model_type or model_type in ("camembert", "data2vec-text", "mpnet", "xmod")
     offset = config.pad_token_id + 1 if has_offset else 0
     positions = 7 if model_type == "xlnet" else getattr(config, "max_position_embeddings", 7)
     length = max(1, min(7, positions - offset))

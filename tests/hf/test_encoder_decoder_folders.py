@@ -151,7 +151,8 @@ def test_every_setting_of_transformers_is_used_refused_or_without_effect() -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["bart", *(pytest.param(name, marks=pytest.mark.long) for name in ("mbart", "pegasus", "marian"))]
+    "name",
+    ["bart", *(pytest.param(name, marks=pytest.mark.long) for name in ("mbart", "pegasus", "marian", "m2m_100"))],
 )
 def test_a_class_without_an_output_is_read_as_the_one_that_scores_by_the_word_table(name: str, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.family == name)
@@ -249,6 +250,24 @@ def test_what_is_not_supported_is_refused(tmp_path: Path, changes: dict[str, Any
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UserError, match=words):
         load_pretrained(tmp_path)
+
+
+def test_a_table_of_positions_in_an_old_m2m_100_is_not_read_and_no_pad_id_is_refused(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.family == "m2m_100")
+    theirs = random_transformers_model(case, case.classes[0])
+    theirs.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tables = {f"model.{name}.embed_positions.weights": np.zeros((5, 30), np.float32) for name in ("encoder", "decoder")}
+    save_file(tensors | tables, tmp_path / "model.safetensors", {"format": "pt"})
+    ours, ids = load_pretrained(tmp_path), np.arange(5, 45)[None]  # more than `max_position_embeddings`
+    assert isinstance(ours, PretrainedEncoderDecoder) and ours.config.decoder.position_offset == 5
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.from_numpy(ids), decoder_input_ids=torch.from_numpy(ids)).logits
+    np.testing.assert_allclose(ours(ids, None, ids).logits, expected.numpy(), atol=2e-5)
+    for pad_id in (None, 83, -1):
+        change_json(tmp_path / "config.json", pad_token_id=pad_id)
+        with pytest.raises(UserError, match=f"pad_token_id = {pad_id} is not supported: positions begin after it"):
+            load_pretrained(tmp_path)
 
 
 def test_wrong_inputs_are_refused(tmp_path: Path) -> None:

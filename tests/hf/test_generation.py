@@ -51,12 +51,13 @@ SEARCHES: dict[str, dict[str, Any]] = {
 def make_theirs(name: str) -> Any:
     torch.manual_seed(len(name))
     common: dict[str, Any] = {"vocab_size": V, "eos_token_id": ENDS}
-    if name in ("bart", "marian"):
-        cls = {"bart": "Bart", "marian": "Marian"}[name]
-        cls, values = (transformers.BartConfig, BART) if name == "bart" else (transformers.MarianConfig, BART)
-        model = {"bart": transformers.BartForConditionalGeneration, "marian": transformers.MarianMTModel}[name](
-            cls(**common, **values)
-        )
+    if name in ("bart", "marian", "m2m_100"):
+        cls, made = {
+            "bart": (transformers.BartConfig, transformers.BartForConditionalGeneration),
+            "marian": (transformers.MarianConfig, transformers.MarianMTModel),
+            "m2m_100": (transformers.M2M100Config, transformers.M2M100ForConditionalGeneration),
+        }[name]
+        model = made(cls(**common, **BART))
     elif name.startswith("t5"):
         gated: dict[str, Any] = {}
         if name == "t5 v1.1":
@@ -107,7 +108,7 @@ def load(name: str, folder: Path) -> tuple[Any, Any]:
     return theirs, bertjax.load_pretrained(folder)
 
 
-@pytest.mark.parametrize(("name", "search"), [("bart", "several"), ("gpt2", "n-grams")])
+@pytest.mark.parametrize(("name", "search"), [("bart", "several"), ("gpt2", "n-grams"), ("m2m_100", "forced")])
 def test_tokens_are_those_of_transformers(name: str, search: str, tmp_path: Path) -> None:
     assert_equal(*load(name, tmp_path), SEARCHES[search])
 
@@ -152,6 +153,7 @@ DECODERS: dict[str, dict[str, Any]] = {
         **{"attention_position": "rotary", "position_embedding": "none", "local_attention": 4},
         "global_attn_every_n_layers": 0,
     },
+    "adapter": {"adapter_size": 5, "norm_placement": "pre"},
     "linear bias": {"attention_position": "relative_bias", "relative_bias": "linear"},
 }
 

@@ -64,6 +64,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "num_key_value_heads": (None, 1, 2),
     "head_size": (None, 10),
     "intermediate_size": (20,),
+    "adapter_size": (None, 6),
+    "adapter_language": (None, "de_DE"),
     "embedding_size": (None, 14),
     "output_embedding_size": (None, 18),
     "prediction_head_size": (None, 15),
@@ -111,6 +113,7 @@ UNREAD = {
     "reuse_len": "no memory between calls",
     "initializer": "only normal draws of new heads",
     "scale_residual_init": "only normal draws of new heads",
+    "adapter_language": "a name in other exports",
 }
 NEVER_READ = {("global_attn_every_n_layers", 1)}
 UNDRAWN = {*UNREAD, "cross_attention_hidden_size", "family", "initializer_range"}

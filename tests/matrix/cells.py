@@ -60,6 +60,10 @@ OBJECTIVE_FAMILIES = {
 """The families with which the ordinary suite takes each objective; it finetunes the others."""
 
 
+MODELS = {name: path for name, path in FAMILIES.builtin.items() if "family" not in FAMILIES.load(name).structure}
+"""Families of models; folders of the others are read as models of one of these."""
+
+
 def values_of(family: str) -> dict[str, Any]:
     """Returns the values of `model.*` of a small model of a family: its first preset, or that of a relative."""
     names = [name for name, values in PRESETS.items() if values.get("family", "bert") == family]

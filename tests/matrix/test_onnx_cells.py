@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cells import common
+from cells import MODELS, common
 from parity.compare import random_params
 
-from bertjax.config.extensions import FAMILIES
 from bertjax.config.model import encoder_config
 from bertjax.errors import UserError
 from bertjax.hf.onnx_folder import save_onnx
@@ -31,7 +30,7 @@ CLASSES = {
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("family", FAMILIES.builtin)
+@pytest.mark.parametrize("family", MODELS)
 def test_graph(family: str, kind: str, tmp_path: Path) -> None:
     config = encoder_config(common(family))
     sizes = {"vocab_size": 97, "padded_vocab_size": None, "pad_token_id": min(config.pad_token_id or 0, 96)}

@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from cells import AUTHORS_CODE, OBJECTIVE_FAMILIES, TEXTS, common, corpus_folder, exported_tokenizer
+from cells import AUTHORS_CODE, MODELS, OBJECTIVE_FAMILIES, TEXTS, common, corpus_folder, exported_tokenizer
 from ml_collections import ConfigDict
 from parity.compare import OUTPUT_FIELDS
 
 import bertjax
-from bertjax.config.extensions import FAMILIES, OBJECTIVES
+from bertjax.config.extensions import OBJECTIVES
 from bertjax.config.model import encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.phases import list_phases
@@ -61,7 +61,7 @@ def cells() -> Iterator[tuple[str, str]]:
     """Yields every family with every objective that its models allow."""
     names = [name for name in OBJECTIVES.builtin if not objective_class(name).is_finetuning]
     objectives = {name: read_objective(pretraining_config("bert", name)) for name in names}
-    for family in FAMILIES.builtin:
+    for family in MODELS:
         model = dataclasses.replace(encoder_config(common(family)), hidden_dropout=0.1)
         for name, objective in objectives.items():
             with contextlib.suppress(UserError):

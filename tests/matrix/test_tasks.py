@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cells import AUTHORS_CODE, OBJECTIVE_FAMILIES, TEXTS, common, exported_tokenizer
+from cells import AUTHORS_CODE, MODELS, OBJECTIVE_FAMILIES, TEXTS, common, exported_tokenizer
 from ml_collections import ConfigDict
 
 import bertjax
@@ -211,14 +211,14 @@ def check(family: str, kind: str, folder: Path) -> None:
 
 
 KINDS = [kind for kind in TASK_KINDS.builtin if not TASK_KINDS.load(kind).has_targets]
-CELLS = list(itertools.product(FAMILIES.builtin, KINDS))
+CELLS = list(itertools.product(MODELS, KINDS))
 
 
-MODULES = list(dict.fromkeys(path.partition(":")[0] for path in FAMILIES.builtin.values()))
+MODULES = list(dict.fromkeys(path.partition(":")[0] for path in MODELS.values()))
 # Families of one module take the same kind: those with equal maths share what is compiled.
 ONCE = [
     (family, KINDS[MODULES.index(path.partition(":")[0]) % len(KINDS)])
-    for family, path in FAMILIES.builtin.items()
+    for family, path in MODELS.items()
     if family not in OBJECTIVE_FAMILIES.values()
 ]
 FIRST = {kind: family for family, kind in reversed(ONCE)}  # the ordinary suite trains one family of each kind

@@ -24,6 +24,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
     "absolute": {
         "learned": {"position_embedding": "learned", "position_offset": 2},
         "sinusoidal": {"position_embedding": "sinusoidal", "embedding_scale": True},
+        "fairseq": {"position_embedding": "fairseq", "position_offset": 2},
         "none": {"position_embedding": "none"},
     },
     "relative": {
@@ -78,6 +79,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "none": {},
         "convolution": {"conv_kernel_size": 3},
         "decoder": {"enhanced_decoder": True},
+        "adapter": {"adapter_size": 6},
     },
 }
 # Pairs that no model has, and the words of the message.
@@ -100,6 +102,7 @@ REFUSED = {
     (("extra", "decoder"), ("first_norm", "skipped")): "first_attention_norm=false needs|enhanced_decoder needs",
     (("absolute", "learned"), ("extra", "decoder")): "position_embedding must be none",
     (("absolute", "sinusoidal"), ("extra", "decoder")): "position_embedding must be none",
+    (("absolute", "fairseq"), ("extra", "decoder")): "position_embedding must be none",
     (("relative", "rescaled"), ("sight", "causal")): "which a causal model does not know",
     (("relative", "rescaled"), ("sight", "causal-local")): "which a causal model does not know",
     (("extra", "decoder"), ("sight", "causal")): "causal models have none",

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
 from bertjax.models.model import abstract_params, bind
-from bertjax.models.rope import frequencies, rotate, rotation, sinusoids
+from bertjax.models.rope import absolute_sinusoids, frequencies, rotate, rotation, sinusoids
 from bertjax.types import Params
 
 torch = pytest.importorskip("torch")
@@ -119,6 +120,19 @@ def test_sinusoids_are_marians() -> None:
     module = marian.MarianSinusoidalPositionalEmbedding(40, 26)
     module.weight = torch.nn.Parameter(module.create_weight(), requires_grad=False)
     np.testing.assert_allclose(jax.jit(lambda: sinusoids(jnp.arange(40), 26))(), module.weight.numpy(), atol=2e-6)
+
+
+def test_closed_sinusoids_are_those_of_m2m_100() -> None:
+    """All rows of the published width and length; -1, padding, has none."""
+    theirs = pytest.importorskip("transformers.models.m2m_100.modeling_m2m_100")
+    table = theirs.M2M100SinusoidalPositionalEmbedding(1024, 1024, 1).weights.numpy()
+    config = EncoderConfig(position_embedding="fairseq", position_offset=2, hidden_size=1024, num_heads=16)
+    waves = jax.jit(lambda: absolute_sinusoids(config, jnp.arange(-1, 1024)))()
+    np.testing.assert_allclose(waves, table[1:], atol=2e-5)
+    assert not waves[0].any()
+    for width, message in ((9, "needs an even embedding width"), (2, "needs an embedding width of 4 or more")):
+        with pytest.raises(UserError, match=message):
+            EncoderConfig(position_embedding="fairseq", hidden_size=width, num_heads=1)
 
 
 def test_rotations_make_scores_of_distances() -> None:

@@ -54,7 +54,7 @@ _BART: Values = STRUCTURE | {"position_offset": 2}
 _MARIAN: Values = STRUCTURE | {"position_embedding": "sinusoidal", "embedding_norm": "none"}
 _MARIAN_FIELDS = change_defaults(FIELDS, vocab_size=58101, pad_token_id=58100)
 PRE_NORM: Values = {"norm_placement": "pre"}
-_INERT = """
+INERT = """
 add_bias_logits add_final_layer_norm attention_bias classif_dropout classifier_dropout decoder_layerdrop
 encoder_layerdrop extra_pos_embeddings force_bos_token_to_be_generated gradient_checkpointing num_hidden_layers
 output_past save_step static_position_embeddings
@@ -95,7 +95,8 @@ def parse_encoder_decoder(values: JsonKeys, shared: Fields, structure: Values, w
     return EncoderDecoderConfig(encoder, as_decoder(decoder, encoder))
 
 
-def _render_encoder_decoder(config: EncoderDecoderConfig, shared: Fields) -> Values:
+def render_encoder_decoder(config: EncoderDecoderConfig, shared: Fields) -> Values:
+    """Returns the config.json of a model; `shared` are keys that are fields of encoder and decoder."""
     networks = {"encoder": config.encoder, "decoder": config.decoder}
     return {
         **render_fields(config.encoder, shared),
@@ -114,6 +115,7 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
     table_name = {
         network: "model.shared" if shares else f"model.{network}.embed_tokens" for network in ("encoder", "decoder")
     }
+    bias = Entry("decoder/mlm_head/bias", "final_logits_bias", "v", "row")
     copies = {"lm_head.weight": f"{table_name['decoder']}.weight"}
     if shares:
         copies |= {f"model.{network}.embed_tokens.weight": "model.shared.weight" for network in table_name}
@@ -121,11 +123,11 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
         entries=(
             *network_entries(_entries(config.encoder, "encoder", table_name["encoder"]), "encoder"),
             *network_entries(_entries(config.decoder, "decoder", "" if shares else table_name["decoder"]), "decoder"),
-            Entry("decoder/mlm_head/bias", "final_logits_bias", "v", "row"),
+            *([bias] if config.decoder.mlm_head == "bias" else []),
         ),
         sizes=joint_axis_sizes(config),
         renames=((r"^(shared|encoder|decoder)\.", r"model.\1."),),  # of the class without an output
-        computed={} if config.encoder.position_embedding == "learned" else _sinusoids(config),
+        computed=_sinusoids(config) if config.encoder.position_embedding == "sinusoidal" else {},
         ties=copies,
     )
 
@@ -170,7 +172,7 @@ def _render_marian(config: EncoderDecoderConfig) -> Values:
         "decoder_vocab_size": config.decoder.vocab_size,
         "share_encoder_decoder_embeddings": config.sharing == "embeddings",
     }
-    return _render_encoder_decoder(config, _MARIAN_FIELDS) | vocabularies
+    return render_encoder_decoder(config, _MARIAN_FIELDS) | vocabularies
 
 
 BART = EncoderDecoderFamily(
@@ -178,9 +180,9 @@ BART = EncoderDecoderFamily(
     architecture="BartForConditionalGeneration",
     headless="BartModel",
     parse=lambda values, where: parse_encoder_decoder(values, FIELDS, _BART, where),
-    render=lambda config: _render_encoder_decoder(config, FIELDS),
+    render=lambda config: render_encoder_decoder(config, FIELDS),
     make_keymap=make_keymap,
-    ignored_keys=_INERT,
+    ignored_keys=INERT,
     objective="infilling",
 )
 MARIAN = EncoderDecoderFamily(
@@ -190,7 +192,7 @@ MARIAN = EncoderDecoderFamily(
     parse=_parse_marian,
     render=_render_marian,
     make_keymap=make_keymap,
-    ignored_keys=_INERT,
+    ignored_keys=INERT,
 )
 MBART = dataclasses.replace(
     BART,

@@ -62,7 +62,7 @@ _attn_implementation _attn_implementation_autoset _name_or_path _num_labels arch
 bos_token_id chunk_size_feed_forward cls_token_id dtype eos_token_id finetuning_task gradient_checkpointing is_causal
 label2id mask_token_id model_type output_attentions output_hidden_states output_past problem_type return_dict
 sbert_ce_default_activation_function sentence_transformers sep_token_id task_specific_params thresholds
-tie_word_embeddings torch_dtype torchscript transformers_version unk_token_id use_cache
+tie_word_embeddings tokenizer_class torch_dtype torchscript transformers_version unk_token_id use_cache
 """
 IGNORED_KEYS = frozenset(_INERT_KEYS.split())
 
@@ -80,7 +80,8 @@ class Family:
         last_token_classes: further classes, which score a text by its last token that is not padding -> entries of
             their head.
         fields: keys of config.json that are fields of `EncoderConfig`.
-        structure: fields of `EncoderConfig` that every model of the family has.
+        structure: fields of `EncoderConfig` that every model of the family has; `family` is another one's name where a
+            folder is read as a model of that family.
         constants: keys of config.json that every export gets.
         unsupported: values that would change what is computed and are not supported.
         training_only: values that would change training alone and are not supported: a warning names them.
@@ -189,7 +190,7 @@ class Family:
             refuse(values, where, "is_causal", (True, None), "the class scores the last token")
             fields["pooling"] = "last"
         try:
-            config = EncoderConfig(**{**fields, "family": self.name, "labels": labels})
+            config = EncoderConfig(**{"family": self.name, **fields, "labels": labels})
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         if config.pad_token_id >= config.vocab_size:

@@ -25,6 +25,8 @@ class BertjaxConfig(PretrainedConfig):
     num_key_value_heads: int | None = None
     head_size: int | None = None
     intermediate_size: int = 3072
+    adapter_size: int | None = None
+    adapter_language: str | None = None
     # embeddings
     embedding_size: int | None = None
     embedding_projection_bias: bool = True

@@ -74,6 +74,14 @@ def sinusoids(positions: Tensor, size: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
+def closed_sinusoids(positions: Tensor, size: int) -> Tensor:
+    """Returns all sines, then all cosines, of positions / 10000^(i / (size / 2 - 1)) [..., size]."""
+    half = size // 2
+    by = torch.exp(torch.arange(half, device=positions.device).float() * -(math.log(10_000) / (half - 1)))
+    angles = positions[..., None].float() * by
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotates the pairs (x_i, x_{i + H/2}) of every head [B, N, S, H] by the angles of their token."""
     cosines, sines = rotation
@@ -187,6 +195,9 @@ class BertjaxEmbeddings(nn.Module):
             x = x + self.position_embeddings(position_ids + config.position_offset)
         if config.position_embedding == "sinusoidal":
             x = x + sinusoids(position_ids, x.shape[-1]).to(x.dtype)
+        if config.position_embedding == "fairseq":
+            waves = closed_sinusoids(position_ids + config.position_offset, x.shape[-1])
+            x = x + (waves * (position_ids >= 0)[:, :, None]).to(x.dtype)
         if config.type_vocab_size:
             x = x + self.token_type_embeddings(token_type_ids)
         if config.embedding_norm == "before":
@@ -394,6 +405,21 @@ class BertjaxFeedForward(nn.Module):
         return self.output(self.dropout(inner))
 
 
+class BertjaxAdapter(nn.Module):
+    """dense -> activation -> dense after the feed-forward block (X-MOD)."""
+
+    def __init__(self, config: BertjaxConfig, size: int):
+        super().__init__()
+        self.intermediate = nn.Linear(config.hidden_size, size)
+        self.output = nn.Linear(size, config.hidden_size)
+        self.norm = make_norm(config, present=config.norm_placement != "post")
+        self.act = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Returns what is added to the hidden states [B, S, D]."""
+        return self.output(self.act(self.intermediate(self.norm(hidden))))
+
+
 class BertjaxLayer(GradientCheckpointingLayer):
     """Attention, of a decoder cross-attention, feed-forward block; each with residual and norms at `norm_placement`."""
 
@@ -401,6 +427,7 @@ class BertjaxLayer(GradientCheckpointingLayer):
         super().__init__()
         self.attention = ATTENTION_CLASSES[config.attention_position](config, has_attention_norm)
         self.feed_forward = BertjaxFeedForward(config)
+        self.adapter = None if config.adapter_size is None else BertjaxAdapter(config, config.adapter_size)
         crossed = config.cross_attention_hidden_size
         self.cross_attention = None if crossed is None else BertjaxAttention(config, source_size=crossed)
         self.attention_dropout = nn.Dropout(config.rate("attention_output_dropout"))
@@ -429,7 +456,8 @@ class BertjaxLayer(GradientCheckpointingLayer):
             if cross is not None:
                 attended, crossed = cross(hidden, None, context.cross, encoded)
                 hidden = cross.norm(hidden + self.attention_dropout(attended))
-            return feed_forward.norm(hidden + self.feed_forward_dropout(feed_forward(hidden))), probabilities, crossed
+            hidden = feed_forward.norm(hidden + self.feed_forward_dropout(feed_forward(hidden)))
+            return self.adapt(hidden), probabilities, crossed
         attended, probabilities = attention(attention.norm(hidden), positions, context)
         attended = hidden + self.attention_dropout(attention.output_norm(attended))
         parallel = self.placement == "parallel"
@@ -437,7 +465,15 @@ class BertjaxLayer(GradientCheckpointingLayer):
             added, crossed = cross(cross.norm(hidden if parallel else attended), None, context.cross, encoded)
             attended = attended + self.attention_dropout(cross.output_norm(added))
         added = feed_forward(feed_forward.norm(hidden if parallel else attended))
-        return attended + self.feed_forward_dropout(feed_forward.output_norm(added)), probabilities, crossed
+        hidden = attended + self.feed_forward_dropout(feed_forward.output_norm(added))
+        return self.adapt(hidden), probabilities, crossed
+
+    def adapt(self, hidden: Tensor) -> Tensor:
+        """Returns the hidden states with those of the adapter, where there is one [B, S, D]."""
+        if self.adapter is None:
+            return hidden
+        hidden = hidden + self.feed_forward_dropout(self.adapter(hidden))
+        return self.feed_forward.norm(hidden) if self.placement == "post" else hidden
 
 
 class BertjaxGroup(nn.Module):

@@ -24,7 +24,7 @@ from bertjax.errors import UserError
 from bertjax.models.heads import gather_positions
 from bertjax.models.linear import Key
 from bertjax.models.model import Model, bind, init_params
-from bertjax.models.rope import sinusoids
+from bertjax.models.rope import absolute_sinusoids
 from bertjax.objectives.base import (
     FlopsTerm,
     LossOutputs,
@@ -162,8 +162,8 @@ def position_states(model: Model, positions: Int[Array, "B S"]) -> Float[Array, 
     config, embeddings = model.config, model.encoder.embeddings
     if embeddings.position_embeddings is not None:
         states = embeddings.position_embeddings(positions + config.position_offset)
-    elif config.position_embedding == "sinusoidal":
-        states = sinusoids(positions, config.embedding_dim)
+    elif config.position_embedding in ("sinusoidal", "fairseq"):
+        states = absolute_sinusoids(config, positions)
     else:
         states = jnp.zeros((*positions.shape, config.embedding_dim))
     return states if embeddings.projection is None else embeddings.projection(states)

@@ -1,4 +1,4 @@
-"""Encoder-decoders: (m)BART, Pegasus, Marian, T5 of both versions, mT5, and `EncoderDecoderModel` of two families."""
+"""Encoder-decoders: (m)BART, Pegasus, Marian, M2M-100, (m)T5 of both versions, and `EncoderDecoderModel`s."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ CASES = (
          _NETWORKS | dict(decoder_start_token_id=2), ("MBartForConditionalGeneration",)),
     Case("pegasus", "pre-norm, sinusoids, ReLU, scaled embeddings", "PegasusConfig",
          _NETWORKS | dict(activation_function="relu", scale_embedding=True), ("PegasusForConditionalGeneration",)),
+    Case("m2m_100", "pre-norm, sinusoids after pad id 4, SiLU", "M2M100Config",
+         _NETWORKS | dict(activation_function="silu", pad_token_id=4), ("M2M100ForConditionalGeneration",),
+         left_padding=True),
     Case("marian", "swish, one vocabulary", "MarianConfig",
          _NETWORKS | dict(activation_function="swish", pad_token_id=82, decoder_start_token_id=82),
          ("MarianMTModel",)),

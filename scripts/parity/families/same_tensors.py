@@ -30,6 +30,13 @@ def _like(base: Case, family: str, stem: str, classes: str, name: str = "", **co
     )
 
 
+def _read_as_roberta(base: Case, family: str, classes: str, **config: Any) -> Case:
+    """Returns a case of a family that is written as RoBERTa; transformers does not tie the output table of LUKE."""
+    case = _like(base, family, "Roberta", classes, **config)
+    read = tuple(name for name in case.classes if name != "LukeForMaskedLM")  # tests/hf/test_read_as_roberta.py
+    return dataclasses.replace(case, classes=read, written_as=(classes, "Roberta"))
+
+
 CASES = (
     *(
         _like(case, family, "Roberta", classes)
@@ -38,6 +45,14 @@ CASES = (
             ("camembert", "Camembert"),
             ("data2vec-text", "Data2VecText"),
             ("xlm-roberta-xl", "XLMRobertaXL"),
+        )
+        for case in roberta.CASES
+    ),
+    *(
+        _read_as_roberta(case, family, classes, **config)
+        for family, classes, config in (
+            ("luke", "Luke", dict(entity_vocab_size=11, entity_emb_size=7)),
+            ("ibert", "IBert", dict(hidden_act="gelu")),
         )
         for case in roberta.CASES
     ),
