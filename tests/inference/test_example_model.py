@@ -10,17 +10,17 @@ import transformers
 import bertjax
 from bertjax.hf.safe_files import WEIGHTS
 
-FOLDER = Path(__file__).parents[2] / "examples" / "nano-english"
+FOLDER = Path(__file__).parents[2] / "examples" / "micro-english"
 SENTENCES = {
     "In the 19th [MASK], it was the largest city.": "century",
-    "He was born in the United [MASK].": "States",
-    "She was one of [MASK] first women in the country.": "the",
+    "They live in the United [MASK].": "States",
+    "Two of them [MASK] killed.": "were",
 }
 
 
 def test_it_is_small_and_fills_masks_as_transformers_does() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 12e6
-    assert (FOLDER / WEIGHTS).stat().st_size < 2.2e6
+    assert (FOLDER / WEIGHTS).stat().st_size < 7e6
     pipeline = transformers.pipeline("fill-mask", str(FOLDER), top_k=5, torch_dtype="float32")
     for (sentence, word), predictions in zip(
         SENTENCES.items(), bertjax.fill_mask(FOLDER, list(SENTENCES), top_k=5), strict=True
@@ -33,5 +33,5 @@ def test_it_is_small_and_fills_masks_as_transformers_does() -> None:
 
 def test_its_card_names_text_license_and_scores() -> None:
     card = (FOLDER / "README.md").read_text()
-    for part in ("Wikipedia", "CC BY-SA", "mlm_loss | 4.2563", "BLiMP", "6,553,600"):
+    for part in ("Wikipedia", "CC BY-SA", "mlm_loss | 4.1859", "BLiMP", "10,850,304"):
         assert part in card
