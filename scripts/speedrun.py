@@ -1,6 +1,6 @@
 """A speedrun for text encoders: train on WikiText-2 in the least time, scored by libraries that everybody has.
 
-    python scripts/speedrun.py run --data wikitext-2 --out runs/speedrun --name recipe -- COMMAND
+    python scripts/speedrun.py run --data wikitext-2 --out runs/speedrun --name recipe --command COMMAND
     python scripts/speedrun.py score FOLDER --data wikitext-2 [--sst2 sst-2]
 
 docs/speedrun.md has the rules. `run` checks the text, times the command from its start to its end (`{text}` and `{out}`
@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import random
+import shlex
 import subprocess
 import sys
 import time
@@ -158,7 +159,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         sys.exit(f"{out} is there already; a run begins without anything of an earlier one")
     out.mkdir(parents=True)
     names = {"{text}": str(options.data / "train.txt"), "{out}": str(out)}
-    command = [part for part in options.command if part != "--"]
+    command = shlex.split(options.command)
     for name, value in names.items():
         command = [part.replace(name, value) for part in command]
     caches = {name: str(out / "cache") for name in ("XDG_CACHE_HOME", "HF_HOME", "JAX_COMPILATION_CACHE_DIR")}
@@ -169,7 +170,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if status:
         sys.exit(f"the command ended with status {status}: {out / 'output.log'}")
     facts = {"name": options.name, "date": time.strftime("%Y-%m-%d"), "seconds": round(seconds, 1)}
-    facts |= {"cores": len(os.sched_getaffinity(0)), "processor": processor(), "command": " ".join(options.command)}
+    facts |= {"cores": len(os.sched_getaffinity(0)), "processor": processor(), "command": options.command}
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return facts | gpu | score(out / "export" if options.model is None else options.model, options)
 
@@ -186,7 +187,7 @@ def main() -> None:
     each.add_argument("--out", type=Path, required=True)
     each.add_argument("--name", required=True)
     each.add_argument("--model", type=Path, help="folder that the command writes (default: export in that of the run)")
-    each.add_argument("command", nargs=argparse.REMAINDER)
+    each.add_argument("--command", required=True, help="as in a shell, which does not see it")
     options = parser.parse_args()
     check_text(options.data)
     if options.action == "score":

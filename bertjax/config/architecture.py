@@ -85,7 +85,7 @@ class ArchitectureConfig(Settings, group="model"):
         changes_output=False,
         may_differ_from_init=True,
         read_if=lambda config: config.adapter_size is not None,
-        help="Language of the adapter, its name in exports as X-MOD.",
+        help="Language of the adapter, its name in exports as X-MOD; None: without a name, which no X-MOD has.",
     )
 
     embedding_size: int | None = _size(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -95,7 +96,7 @@ def test_a_run_is_timed_without_caches_and_scored(
 ) -> None:
     monkeypatch.setattr(script, "score", lambda model, options: {"nats_per_byte": 1.0, "folder": str(model)})
     program = "import os, sys; print(os.environ['HF_HOME']); open(sys.argv[1] + '/text', 'w').write(sys.argv[2])"
-    command = ["--", sys.executable, "-c", program, "{out}", "{text}"]
+    command = shlex.join([sys.executable, "-c", program, "{out}", "{text}"])
     values = {"out": tmp_path, "name": "first", "data": data, "model": None, "sst2": None, "command": command}
     record = script.run(argparse.Namespace(**values))
     assert (tmp_path / "first" / "text").read_text() == str(data / "train.txt")
@@ -104,4 +105,4 @@ def test_a_run_is_timed_without_caches_and_scored(
     with pytest.raises(SystemExit, match="is there already"):
         script.run(argparse.Namespace(**values))
     with pytest.raises(SystemExit, match="ended with status 3"):
-        script.run(argparse.Namespace(**values | {"name": "second", "command": [sys.executable, "-c", "exit(3)"]}))
+        script.run(argparse.Namespace(**values | {"name": "second", "command": f"{sys.executable} -c exit(3)"}))
