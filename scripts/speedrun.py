@@ -157,18 +157,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     out = options.out / options.name
     if out.exists():
         sys.exit(f"{out} is there already; a run begins without anything of an earlier one")
-    out.mkdir(parents=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    output, cache = options.out / f"{options.name}.log", str(options.out / f"{options.name}-cache")
     names = {"{text}": str(options.data / "train.txt"), "{out}": str(out)}
     command = shlex.split(options.command)
     for name, value in names.items():
         command = [part.replace(name, value) for part in command]
-    caches = {name: str(out / "cache") for name in ("XDG_CACHE_HOME", "HF_HOME", "JAX_COMPILATION_CACHE_DIR")}
-    with (out / "output.log").open("w") as log:
+    caches = dict.fromkeys(("XDG_CACHE_HOME", "HF_HOME", "JAX_COMPILATION_CACHE_DIR"), cache)
+    with output.open("w") as log:
         began = time.perf_counter()
         status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | caches).returncode
         seconds = time.perf_counter() - began
     if status:
-        sys.exit(f"the command ended with status {status}: {out / 'output.log'}")
+        sys.exit(f"the command ended with status {status}: {output}")
     facts = {"name": options.name, "date": time.strftime("%Y-%m-%d"), "seconds": round(seconds, 1)}
     facts |= {"cores": len(os.sched_getaffinity(0)), "processor": processor(), "command": options.command}
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
