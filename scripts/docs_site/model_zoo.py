@@ -48,6 +48,7 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"mmbert-", None, "mmBERT", "arXiv:2509.06888"),
     (r"eurobert-", None, "EuroBERT", "arXiv:2503.05500"),
     (r"neobert", None, "NeoBERT", "arXiv:2502.19587"),
+    (r"bigbird-", 50_358, "BigBird", "arXiv:2007.14062"),
     (r"rembert", 250_300, "RemBERT", "arXiv:2010.12821"),
     (r"roformer-", 50_000, "RoFormer", "arXiv:2104.09864"),
     (r"gemma-\d+b", 256_000, "Gemma", "arXiv:2403.08295"),
