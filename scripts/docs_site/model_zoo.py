@@ -56,6 +56,7 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"gemma-3-", 262_144, "Gemma 3", "arXiv:2503.19786"),
     (r"embeddinggemma-", 262_144, "EmbeddingGemma", "arXiv:2509.20354"),
     (r"esm2-", None, "ESM-2", "doi:10.1126/science.ade2574"),
+    (r"esmc-", 64, "ESM C", "ESM Cambrian (EvolutionaryScale, 2024)"),
     (r"esm1b", 33, "ESM-1b", "doi:10.1073/pnas.2016239118"),
     (r"gpt2", None, "GPT-2", "GPT-2's report (2019)"),
     (r"transformer-", None, "Encoder of the first Transformer", "arXiv:1706.03762"),
