@@ -287,6 +287,12 @@ class ArchitectureConfig(Settings, group="model"):
     qk_norm: bool = setting(
         False, help="Norms of every head's queries and keys, before the rotation (Qwen3; arXiv:2302.05442)."
     )
+    qk_norm_over: str = setting(
+        "head",
+        choices=("head", "all"),
+        read_if=lambda config: config.qk_norm,
+        help="Axis of these norms: head (each by itself), all (all heads together, without a bias: ESM C).",
+    )
     feed_forward: str = setting(
         "dense", choices=("dense", "glu"), help="dense: two matrices; glu: gated, three matrices."
     )
@@ -311,11 +317,23 @@ class ArchitectureConfig(Settings, group="model"):
     norm_bias: bool = setting(
         True, read_if=lambda config: config.norm_type == "layer_norm", help="Biases of the norms."
     )
+    last_norm_bias: bool = setting(
+        True,
+        read_if=lambda config: (
+            config.norm_type == "layer_norm" and config.norm_bias and config.norm_placement != "post"
+        ),
+        help="false: the norm after the last layer alone has no bias (ESM C).",
+    )
     norm_zero_centered: bool = setting(
         False, help="Norms multiply by 1 + scale, and scales start at 0 (Gemma), so that weight decay draws them to 1."
     )
     first_attention_norm: bool = setting(
         True, help="false: the attention of the first layer reads its input without a norm (ModernBERT)."
+    )
+    residual_depth: int | None = setting(
+        None,
+        at_least=1,
+        help="Divide what a block adds to the residual stream by sqrt(num_layers / this) (ESM C: 36); None: not.",
     )
     layer_norm_eps: float = setting(
         1e-12, at_least=0.0, may_differ_from_init=True, help="Added to the variance in norms."

@@ -31,7 +31,19 @@ _REMBERT: Values = {
     "initializer": "normal",
 }
 
+# transformers: models/big_bird/configuration_big_bird.py, whose defaults are those of google/bigbird-roberta-base
+# (arXiv:2007.14062; vocabulary 50,358). Attention is full.
+_BIG_BIRD: Values = {
+    "family": "big_bird",
+    "max_position_embeddings": 4096,
+    "classifier_dense": "own",
+    "classifier_act": "gelu_new",
+    "choice_dense": "pooler",
+    "initializer": "normal",
+}
+
 BERT_VARIANTS: dict[str, Values] = {
     "roformer-chinese-base": layer_sizes(12, 768) | _ROFORMER,
+    "bigbird-roberta-base": layer_sizes(12, 768) | _BIG_BIRD,
     "rembert": layer_sizes(32, 1152, 18) | _REMBERT,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -192,6 +193,11 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
     def output_embedding_dim(self) -> int:
         """Width of the table that the masked-token head compares with."""
         return self.embedding_dim if self.output_embedding_size is None else self.output_embedding_size
+
+    @property
+    def residual_divisor(self) -> float:
+        """Number by which the output of a block is divided before it is added to the residual stream."""
+        return 1.0 if self.residual_depth is None else math.sqrt(self.num_layers / self.residual_depth)
 
     @property
     def table_size(self) -> int:

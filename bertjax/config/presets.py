@@ -7,6 +7,7 @@ A preset holds what its authors' code computes (Google's BERT has the tanh GELU 
 from __future__ import annotations
 
 from bertjax.config.bert_variants import BERT_VARIANTS
+from bertjax.config.esm_presets import ESM_PRESETS
 from bertjax.config.gemma_presets import GEMMA_PRESETS
 from bertjax.config.seq2seq_presets import SEQ2SEQ_PRESETS, Values, layer_sizes
 from bertjax.errors import UserError
@@ -315,43 +316,6 @@ _NOMIC = {
     **_NO_DROPOUT,
 }
 
-# facebookresearch/esm:README.md, esm/model/esm2.py (doi:10.1126/science.ade2574), vocabulary 33; no dropout anywhere.
-# ESM-1b has absolute positions and a norm of the embeddings (doi:10.1073/pnas.2016239118).
-_ESM = {
-    "family": "esm",
-    "type_vocab_size": 0,
-    "embedding_norm": "none",
-    "zero_pad_embeddings": True,
-    "token_dropout": True,
-    "position_embedding": "none",
-    "max_position_embeddings": 1026,
-    "attention_position": "rotary",
-    "norm_placement": "pre",
-    "layer_norm_eps": 1e-5,
-    "hidden_act": "gelu",
-    "mlm_act": "gelu",
-    **_NO_DROPOUT,
-    "embedding_dropout": 0.0,
-    "classifier_dense": "own",
-    "initializer": "normal",
-    "pad_token_id": 1,
-    "mask_token_id": 32,
-}
-_ESM_SIZES = {
-    "8m": layer_sizes(6, 320, 20),
-    "35m": layer_sizes(12, 480, 20),
-    "150m": layer_sizes(30, 640, 20),
-    "650m": layer_sizes(33, 1280, 20),
-    "3b": layer_sizes(36, 2560, 40),
-    "15b": layer_sizes(48, 5120, 40),
-}
-_ESM_1B = _ESM | {
-    "embedding_norm": "before",
-    "position_embedding": "learned",
-    "position_offset": 2,
-    "max_position_embeddings": 1024,
-    "attention_position": "none",
-}
 # mosaicml/examples:examples/benchmarks/bert (arXiv:2312.17482), also MAGICS-LAB/DNABERT_2 (arXiv:2306.15006,
 # vocabulary 4,096); arXiv:2310.19923, section 4 for Jina v2.
 _MOSAIC = {
@@ -428,8 +392,7 @@ PRESETS: dict[str, Values] = {
     "eurobert-610m": layer_sizes(26, 1152, 18, 4096) | _EUROBERT | {"num_key_value_heads": 6},
     "eurobert-2.1b": layer_sizes(32, 2304, 18, 6144) | _EUROBERT | {"num_key_value_heads": 6},
     "neobert": layer_sizes(28, 768, 12, 2048) | _NEOBERT,
-    **{f"esm2-{size}": sizes | _ESM for size, sizes in _ESM_SIZES.items()},
-    "esm1b": layer_sizes(33, 1280, 20) | _ESM_1B,
+    **ESM_PRESETS,
     "gpt2": layer_sizes(12, 768) | _GPT2,
     "gpt2-medium": layer_sizes(24, 1024) | _GPT2,
     "gpt2-large": layer_sizes(36, 1280) | _GPT2,

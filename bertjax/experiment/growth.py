@@ -70,8 +70,25 @@ def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: Encode
                 )
                 is_divided = how != "tile" and _is_summed(path, axis - array.ndim, "mlm_head/table" in new_shapes)
                 array = _widen(array, axis, sources, is_divided, offset)
-        grown[path] = array
+        grown[path] = with_equal_addition(path, array, old, new)
     return unflatten_tree(grown)
+
+
+def with_equal_addition(path: str, array: np.ndarray, old: EncoderConfig, new: EncoderConfig) -> np.ndarray:
+    """Returns a parameter so that its block adds what it did, where `residual_depth` divides by another number.
+
+    Args:
+        path: its path.
+        array: the parameter.
+        old: config of its model.
+        new: config of a model with more or fewer layers.
+    """
+    factor = new.residual_divisor / old.residual_divisor
+    last = ("output_norm/",) if new.norm_placement == "sandwich" else _OUTPUTS
+    if factor == 1.0 or not any(part in path for part in last):
+        return array
+    offset = float(old.norm_zero_centered and path.endswith("/scale"))
+    return ((array + offset) * factor - offset).astype(array.dtype)
 
 
 def layer_sources(old: int, new: int, how: str) -> np.ndarray:

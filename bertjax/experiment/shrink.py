@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
-from bertjax.experiment.growth import size_axes, units_together
+from bertjax.experiment.growth import size_axes, units_together, with_equal_addition
 from bertjax.hf.forward import ModelOutput, run_model
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import drop_heads
@@ -201,7 +201,7 @@ def shrink(
         if axes[path] and axes[path][0] == "num_layers":
             missing = config.num_layers - len(array)  # the first layers lack this parameter
             array = array[[layer - missing for layer in layers if layer >= missing]]
-        result[path] = array
+        result[path] = with_equal_addition(path, array, config, smaller)
     return unflatten_tree(result), smaller
 
 

@@ -222,7 +222,7 @@ def _read_family(folder: Path, family: Family, values: dict[str, Any], architect
     raw, file = read_tensors(folder, architecture)
     config = dataclasses.replace(config, **family.fields_of_tensors(config, raw, file))
     keymap = family.keymap_for(architecture, config)
-    tensors = keymap.canonicalize(raw, file)
+    tensors = keymap.canonicalize(family.cut_tensors(values, raw, where), file)
     keymap.drop_zeros(tensors, family.zero_heads)
     if required is None:  # a shared name must not be taken for a head of ours
         keymap.drop_foreign(tensors, (), f"{file}: {architecture} is read without its head")

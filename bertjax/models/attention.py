@@ -17,7 +17,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, einsum, make_norm, soft_cap
+from bertjax.models.linear import Key, Linear, Norm, einsum, make_norm, soft_cap
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
 from bertjax.models.pallas.attention import pallas_attention
 from bertjax.models.rope import rotate
@@ -105,9 +105,10 @@ class Attention(nnx.Module):
         self.init_score_parameters(config, rngs)
         self.norm = make_norm(width, config, rngs) if norm else None
         self.output_norm = make_norm(width, config, rngs) if config.norm_placement == "sandwich" else None
-        self.query_norm = make_norm(config.head_dim, config, rngs) if config.qk_norm else None
-        self.key_norm = make_norm(config.head_dim, config, rngs) if config.qk_norm else None
-        self.config = config
+        each = config.qk_norm_over == "head"
+        sizes = (config.head_dim, config.head_dim) if each else (inner, shared)
+        query_norm, key_norm = (make_norm(size, config, rngs, each) if config.qk_norm else None for size in sizes)
+        self.query_norm, self.key_norm, self.config = query_norm, key_norm, config
 
     def init_score_parameters(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
         """Draws further parameters, between the output projection and the norm."""
@@ -131,8 +132,7 @@ class Attention(nnx.Module):
         self, x: Hidden, context: AttentionContext, source: Source | KeyValues | None = None
     ) -> tuple[Queries, Keys, Keys]:
         """Returns queries, keys and values by head, normed and rotated where configured. Args: as in `__call__`."""
-        q = self.split_heads(self.query(x))
-        q = q if self.query_norm is None else self.query_norm(q)
+        q = self.normed_heads(self.query(x), self.query_norm)
         q = q if context.rotation is None else rotate(q, context.rotation)
         if (scale := score_scale(self.config)) != 1.0:
             q = q * scale
@@ -142,12 +142,17 @@ class Attention(nnx.Module):
 
     def key_values(self, source: Source, context: AttentionContext) -> KeyValues:
         """Returns the keys and values of hidden states, which `__call__` takes as `source`. Args: as there."""
-        k = self.split_heads(self.key(source))
-        k = k if self.key_norm is None else self.key_norm(k)
+        k = self.normed_heads(self.key(source), self.key_norm)
         k = k if context.rotation is None else rotate(k, context.rotation)
         v = self.split_heads(self.value(source))
         rotated = context.rotation is not None and self.config.rotary_value
         return KeyValues(k, rotate(v, context.rotation) if rotated else v)
+
+    def normed_heads(self, x: Float[Array, "*b A"], norm: Norm | None) -> Float[Array, "*b M H"]:
+        """Splits queries or keys into heads, and norms them before or after that."""
+        if norm is None or self.config.qk_norm_over == "all":
+            return self.split_heads(x if norm is None else norm(x))
+        return norm(self.split_heads(x))
 
     def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b M H"]:
         """Splits the last axis into M heads of size H (A = M * H)."""

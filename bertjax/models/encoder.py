@@ -71,7 +71,8 @@ class Encoder(nnx.Module):
         if attention == "relative":  # initial state of the second stream: see two_stream.py
             self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
         self.convolution = Convolution(config, rngs) if config.conv_kernel_size else None
-        self.norm = make_norm(config.hidden_size, config, rngs) if config.norm_placement != "post" else None
+        has_norm, norm_bias = config.norm_placement != "post", config.last_norm_bias
+        self.norm = make_norm(config.hidden_size, config, rngs, norm_bias) if has_norm else None
         self.config = config
 
     def __repr__(self) -> str:

@@ -182,7 +182,7 @@ class Layer(nnx.Module):
         if not choose_norm_kernel(self.config, key if rate else None):
             total = x + dropout(_normed(block, run()), rate, key)
             return norm(total), total
-        is_last = block.output_norm is None and isinstance(block.output, Linear)
+        is_last = block.output_norm is None and self.config.residual_depth is None and isinstance(block.output, Linear)
         with leave_out_bias(block.output if is_last else None) as bias:
             out = _normed(block, run())
         norm_bias = norm.bias[...] if isinstance(norm, LayerNorm) and norm.bias is not None else None
@@ -233,5 +233,6 @@ class Layer(nnx.Module):
 
 
 def _normed(block: Attention | FeedForward, output: Hidden) -> Hidden:
-    """Returns the output of a block, normed where the block has an `output_norm`."""
-    return output if block.output_norm is None else block.output_norm(output)
+    """Returns the output of a block, normed where the block has an `output_norm`, and divided where configured."""
+    output = output if block.output_norm is None else block.output_norm(output)
+    return output if block.config.residual_depth is None else output / block.config.residual_divisor

@@ -315,7 +315,7 @@ class Linear(nnx.Module):
         return add_bias(out, self.bias[...])
 
 
-def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
+def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs, bias: bool = True) -> Norm:
     """Returns a norm, with two-pass variance: the one-pass form loses digits that Hugging Face's keeps.
 
     RMS norms divide by the root mean square, without centring and without a bias (arXiv:1910.07467).
@@ -324,13 +324,14 @@ def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
         size: width of the normalized axis.
         config: kind, epsilon, bias and dtype.
         rngs: stream of the parameters.
+        bias: False leaves out the bias of any config.
     """
     draw = jax.nn.initializers.zeros if config.norm_zero_centered else jax.nn.initializers.ones
     options: Any = {"epsilon": config.layer_norm_eps, "dtype": jnp.dtype(config.result_dtype), "scale_init": draw}
     if config.norm_type == "rms_norm":
         norm: Norm = RMSNorm(size, **options, rngs=rngs)
     else:
-        norm = LayerNorm(size, **options, use_bias=config.norm_bias, use_fast_variance=False, rngs=rngs)
+        norm = LayerNorm(size, **options, use_bias=config.norm_bias and bias, use_fast_variance=False, rngs=rngs)
     norm.zero_centered = config.norm_zero_centered
     return norm
 

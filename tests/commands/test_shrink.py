@@ -16,6 +16,7 @@ from test_growth import ALBERT, HEADS, LLAMA, POST, PRE, outputs
 from bertjax.checkpoint.surgery import replace_leaves
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.experiment.growth import grow
 from bertjax.experiment.shrink import (
     choose_layers,
     choose_units,
@@ -99,6 +100,28 @@ def test_layers_that_add_nothing_can_be_removed() -> None:
     smaller, fewer = shrink(params, HEADS, config, layers=(0, 3, 4, 5))
     for result, expected in zip(outputs(fewer, smaller), outputs(config, params), strict=True):
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("placement", ["pre", "sandwich"])
+@pytest.mark.parametrize("centered", [False, True])
+def test_other_layers_add_what_they_did_where_the_number_of_layers_divides_it(placement: str, centered: bool) -> None:
+    config = dataclasses.replace(POST, norm_placement=placement, norm_zero_centered=centered, residual_depth=5)
+    params = jax.device_get(random_params(config, HEADS))
+    last = "/output_norm/" if placement == "sandwich" else "/output/"
+    leaves, changed = flatten_tree(params), {}
+    for path in (path for path in leaves if last in path):
+        changed[path] = np.array(leaves[path])
+        changed[path][1] = -1.0 if centered and path.endswith("/scale") else 0.0
+    params = replace_leaves(params, changed)
+    smaller, fewer = shrink(params, HEADS, config, layers=(0, 2))
+    for result, expected in zip(outputs(fewer, smaller), outputs(config, params), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
+    if placement == "pre":
+        grown = grow(smaller, HEADS, fewer, dataclasses.replace(fewer, num_layers=4), "identity")
+        for result, expected in zip(
+            outputs(dataclasses.replace(fewer, num_layers=4), grown), outputs(config, params), strict=True
+        ):
+            np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 7])

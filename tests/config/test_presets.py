@@ -134,6 +134,12 @@ OTHERS = [
         }.items()
     ),
     ("esm1b", 33, ("mlm", "contact"), 652_359_094),
+    ("esmc-300m", 64, ("mlm",), 332_997_184),
+    ("esmc-600m", 64, ("mlm",), 575_036_992),
+    ("esmc-600m", 64, (), 573_632_640),
+    ("esmc-6b", 64, ("mlm",), 6_352_005_184),
+    ("bigbird-roberta-base", 50_358, ("pooler", "mlm", "pair"), 128_112_824),
+    ("bigbird-roberta-base", 50_358, ("pooler",), 127_468_800),
     ("rembert", 250_300, ("mlm",), 993_263_548),
     ("rembert", 250_300, ("pooler",), 575_920_384),
     ("roformer-chinese-base", 50_000, ("mlm",), 124_099_664),

@@ -279,8 +279,10 @@ def disagreement(subject: Subject, values: Values) -> str | None:
         try:
             actual, rates = _outputs_of(subject, rendered, theirs.state_dict())
         except Exception as error:
-            # Pairs are two labels in bertjax, whose shape is refused; bertjax writes one of DeBERTa's two layouts.
+            # Pairs are two labels in bertjax, whose shape is refused; bertjax writes one of DeBERTa's two layouts; it
+            # reads as many of BigBird's positions as are attended to fully.
             known = "sop_classifier" in str(error) or "lm_predictions" in str(error)
+            known = known or any("block_sparse" in text for text in warned.texts)
             return None if known else f"another model: {_short(error)}"
     if not _equal(expected[0], actual[0]):
         return "other outputs"

@@ -97,6 +97,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "attention_scale_size": (None, 7),
     "attention_soft_cap": (None, 0.6),
     "logit_soft_cap": (None, 0.8),
+    "residual_depth": (None, 5),
     "layer_norm_eps": (1e-12, 1e-3),
     "num_groups": (None, 1, 2),
     "inner_layers": (1, 2),

@@ -122,6 +122,7 @@ def test_masks_carry_into_the_upper_half_of_the_index(monkeypatch: pytest.Monkey
         ),
         {"norm_placement": "pre", "norm_type": "rms_norm", "feed_forward_bias": False, "attention_bias": "none"},
         {"norm_placement": "pre", "norm_zero_centered": True},
+        pytest.param({"norm_placement": "pre", "residual_depth": 9}, marks=pytest.mark.weekly),
         pytest.param({"remat": "dots", "norm_bias": False}, marks=pytest.mark.weekly),
     ],
 )

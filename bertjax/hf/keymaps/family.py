@@ -100,6 +100,8 @@ class Family:
         stores_computed: files of the classes hold the computed tensors of the keymap.
         fields_of_tensors: fields that only tensors tell, from (config, tensors under their names in the file, file to
             name in errors).
+        cut_tensors: tensors without what a value of config.json leaves unused, from (config.json, tensors under their
+            names in the file, file to name in errors).
         written: False where no class of `transformers` exists: folders are read, and exports are in the native format.
     """
 
@@ -123,6 +125,7 @@ class Family:
     zero_heads: tuple[str, ...] = ()
     stores_computed: bool = False
     fields_of_tensors: Callable[[EncoderConfig, Tensors, str], dict[str, Any]] = lambda config, tensors, where: {}
+    cut_tensors: Callable[[dict[str, Any], Tensors, str], Tensors] = lambda values, tensors, where: tensors
     prefixes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     written: bool = True
 

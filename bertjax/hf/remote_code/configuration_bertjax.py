@@ -83,6 +83,7 @@ class BertjaxConfig(PretrainedConfig):
     attention_scale_size: int | None = None
     attention_soft_cap: float | None = None
     qk_norm: bool = False
+    qk_norm_over: str = "head"
     feed_forward: str = "dense"
     feed_forward_bias: bool = True
     feed_forward_inner_bias: bool = True
@@ -90,8 +91,10 @@ class BertjaxConfig(PretrainedConfig):
     norm_placement: str = "post"
     norm_type: str = "layer_norm"
     norm_bias: bool = True
+    last_norm_bias: bool = True
     norm_zero_centered: bool = False
     first_attention_norm: bool = True
+    residual_depth: int | None = None
     layer_norm_eps: float = 1e-12
     num_groups: int | None = None
     inner_layers: int = 1

@@ -113,7 +113,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
         if config.attention_position == "relative":  # start of the second stream of pretraining; not read here
             self.register_buffer("mask_embedding", torch.zeros(config.hidden_size))
         self.convolution = BertjaxConvolution(config) if config.conv_kernel_size else None
-        self.norm = make_norm(config, present=config.norm_placement != "post")
+        self.norm = make_norm(config, present=config.norm_placement != "post", has_bias=config.last_norm_bias)
         self.output_dropout = nn.Dropout(config.output_dropout)
         self.distance_dropout = nn.Dropout(config.rate("embedding_dropout"))
         has_pooler = "pooler" in config.heads if add_pooling_layer is None else add_pooling_layer

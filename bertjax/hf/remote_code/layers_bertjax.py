@@ -50,13 +50,14 @@ def soft_cap(scores: Tensor, cap: float | None) -> Tensor:
     return scores if cap is None else cap * torch.tanh(scores / cap)
 
 
-def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = True) -> nn.Module:
+def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = True, has_bias: bool = True) -> nn.Module:
     """Returns a norm, or the identity.
 
     Args:
         config: kind, epsilon and bias.
         size: width of the normalized axis; None = the hidden size.
         present: False returns the identity.
+        has_bias: False leaves out the bias of any config.
     """
     size = config.hidden_size if size is None else size
     if not present:
@@ -65,7 +66,7 @@ def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = Tr
         rms_norm = BertjaxZeroCenteredRMSNorm if config.norm_zero_centered else nn.RMSNorm
         return rms_norm(size, eps=config.layer_norm_eps)
     layer_norm = BertjaxZeroCenteredLayerNorm if config.norm_zero_centered else nn.LayerNorm
-    return layer_norm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
+    return layer_norm(size, eps=config.layer_norm_eps, bias=config.norm_bias and has_bias)
 
 
 def sinusoids(positions: Tensor, size: int) -> Tensor:
@@ -226,8 +227,9 @@ class BertjaxAttention(nn.Module):
         self.output = nn.Linear(inner, width, bias=OUTPUT_BIASES[config.attention_bias])
         self.norm = make_norm(config, present=has_norm)
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
-        self.query_norm = make_norm(config, size, config.qk_norm)
-        self.key_norm = make_norm(config, size, config.qk_norm)
+        self.norms_heads = config.qk_norm_over == "head"
+        normed = (size, size) if self.norms_heads else (inner, shared)
+        self.query_norm, self.key_norm = (make_norm(config, n, config.qk_norm, self.norms_heads) for n in normed)
         self.scale = (config.attention_scale_size or size) ** -0.5 if config.attention_scale else 1.0
         self.config = config
 
@@ -243,8 +245,12 @@ class BertjaxAttention(nn.Module):
             source: hidden states of keys and values; None = `hidden`.
         """
         source = hidden if source is None else source
-        query = self.query_norm(self.split_heads(self.query(hidden)))
-        key, value = self.key_norm(self.split_heads(self.key(source))), self.split_heads(self.value(source))
+        query, key = self.query(hidden), self.key(source)
+        if self.norms_heads:
+            query, key = self.query_norm(self.split_heads(query)), self.key_norm(self.split_heads(key))
+        else:
+            query, key = self.split_heads(self.query_norm(query)), self.split_heads(self.key_norm(key))
+        value = self.split_heads(self.value(source))
         if context.rotation is not None:
             query, key = rotate(query, context.rotation), rotate(key, context.rotation)
             value = rotate(value, context.rotation) if self.config.rotary_value else value
@@ -432,6 +438,7 @@ class BertjaxLayer(GradientCheckpointingLayer):
         self.cross_attention = None if crossed is None else BertjaxAttention(config, source_size=crossed)
         self.attention_dropout = nn.Dropout(config.rate("attention_output_dropout"))
         self.feed_forward_dropout = nn.Dropout(config.rate("feed_forward_dropout"))
+        self.divisor = math.sqrt(config.num_layers / config.residual_depth) if config.residual_depth else 1.0
         self.placement = NORM_PLACEMENTS[NORM_PLACEMENTS.index(config.norm_placement)]
 
     def forward(
@@ -452,21 +459,25 @@ class BertjaxLayer(GradientCheckpointingLayer):
         crossed = None
         if self.placement == "post":
             attended, probabilities = attention(hidden, positions, context, source)
-            hidden = attention.norm(hidden + self.attention_dropout(attended))
+            hidden = attention.norm(hidden + self.attention_dropout(self.added(attention, attended)))
             if cross is not None:
                 attended, crossed = cross(hidden, None, context.cross, encoded)
-                hidden = cross.norm(hidden + self.attention_dropout(attended))
-            hidden = feed_forward.norm(hidden + self.feed_forward_dropout(feed_forward(hidden)))
+                hidden = cross.norm(hidden + self.attention_dropout(self.added(cross, attended)))
+            added = self.added(feed_forward, feed_forward(hidden))
+            hidden = feed_forward.norm(hidden + self.feed_forward_dropout(added))
             return self.adapt(hidden), probabilities, crossed
         attended, probabilities = attention(attention.norm(hidden), positions, context)
-        attended = hidden + self.attention_dropout(attention.output_norm(attended))
+        attended = hidden + self.attention_dropout(self.added(attention, attended))
         parallel = self.placement == "parallel"
         if cross is not None:
             added, crossed = cross(cross.norm(hidden if parallel else attended), None, context.cross, encoded)
-            attended = attended + self.attention_dropout(cross.output_norm(added))
-        added = feed_forward(feed_forward.norm(hidden if parallel else attended))
-        hidden = attended + self.feed_forward_dropout(feed_forward.output_norm(added))
-        return self.adapt(hidden), probabilities, crossed
+            attended = attended + self.attention_dropout(self.added(cross, added))
+        added = self.added(feed_forward, feed_forward(feed_forward.norm(hidden if parallel else attended)))
+        return self.adapt(attended + self.feed_forward_dropout(added)), probabilities, crossed
+
+    def added(self, block: BertjaxAttention | BertjaxFeedForward, output: Tensor) -> Tensor:
+        """Returns what the output of a block adds to the residual stream, before its dropout [B, S, D]."""
+        return block.output_norm(output) / self.divisor
 
     def adapt(self, hidden: Tensor) -> Tensor:
         """Returns the hidden states with those of the adapter, where there is one [B, S, D]."""

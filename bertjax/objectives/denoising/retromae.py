@@ -154,6 +154,7 @@ def one_layer(model: EncoderConfig) -> EncoderConfig:
         global_attn_every_n_layers=1,
         first_global_layer=0,
         first_attention_norm=True,
+        residual_depth=None,
     )
 
 
