@@ -1,4 +1,4 @@
-"""The keys of an encoder and of its heads: what they compute."""
+"""The keys of an encoder: what it computes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from bertjax.config.registry import Choices
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # Hugging Face's words: gelu = erf, gelu_new = tanh
 HEAD_ACTIVATIONS = ("tanh", *ACTIVATIONS)
-WITH_DENSE = ("transform", "two_layers")  # masked-token heads whose table may have another width than the layers
-CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 
 
 def _disentangled(config: ArchitectureConfig) -> bool:
@@ -39,11 +37,13 @@ def _offset(config: ArchitectureConfig) -> bool:
     return config.position_embedding in ("learned", "fairseq")
 
 
-def _dropout(default: float | None, help: str) -> float:
+def dropout_setting(default: float | None, help: str) -> float:
+    """Declares a probability of dropout."""
     return phase_setting(default, at_least=0.0, below=1.0, changes_output=False, help=help)
 
 
-def _size(default: int | None, **declaration: Any) -> Any:
+def size_setting(default: int | None, **declaration: Any) -> Any:
+    """Declares a width or a number of at least 1."""
     return setting(default, at_least=1, at_most=MAX_WIDTH, **declaration)
 
 
@@ -65,17 +65,17 @@ class ArchitectureConfig(Settings, group="model"):
         help="Hugging Face family whose classes an export gets if they can hold the model; bertjax: our own format.",
     )
     vocab_size: int = setting(30522, at_least=1, key=False, may_differ_from_init=True, help="Tokens of the tokenizer.")
-    hidden_size: int = _size(768, help="Width of the residual stream.")
+    hidden_size: int = size_setting(768, help="Width of the residual stream.")
     num_layers: int = setting(12, at_least=1, at_most=MAX_LAYERS, help="Layers.")
-    num_heads: int = _size(12, help="Attention heads; must divide hidden_size unless head_size is set.")
-    num_key_value_heads: int | None = _size(
+    num_heads: int = size_setting(12, help="Attention heads; must divide hidden_size unless head_size is set.")
+    num_key_value_heads: int | None = size_setting(
         None,
         help="Heads of keys and values, each read by num_heads / num_key_value_heads query heads (grouped-query "
         "attention, arXiv:2305.13245); None: num_heads.",
     )
-    head_size: int | None = _size(None, help="Width of a head; None: hidden_size / num_heads.")
-    intermediate_size: int = _size(3072, help="Width inside the feed-forward block.")
-    adapter_size: int | None = _size(
+    head_size: int | None = size_setting(None, help="Width of a head; None: hidden_size / num_heads.")
+    intermediate_size: int = size_setting(3072, help="Width inside the feed-forward block.")
+    adapter_size: int | None = size_setting(
         None,
         help="Width inside an adapter after the feed-forward block (X-MOD, arXiv:2205.06266); its sum has the norm of "
         "that block with norm_placement=post, elsewhere a norm of its own precedes it. None: no adapter.",
@@ -88,7 +88,7 @@ class ArchitectureConfig(Settings, group="model"):
         help="Language of the adapter, its name in exports as X-MOD; None: without a name, which no X-MOD has.",
     )
 
-    embedding_size: int | None = _size(
+    embedding_size: int | None = size_setting(
         None,
         help="Width of the word table, which is projected to hidden_size (ALBERT's factorisation); None: hidden_size, "
         "not factorised.",
@@ -241,7 +241,7 @@ class ArchitectureConfig(Settings, group="model"):
         (), key=False, help="Settings of `attention_class`, NAME=VALUE; in a config they are the keys of model.NAME."
     )
     causal: bool = setting(False, may_differ_from_init=True, help="A token attends only to itself and those before it.")
-    cross_attention_hidden_size: int | None = _size(
+    cross_attention_hidden_size: int | None = size_setting(
         None,
         key=False,
         help="Width of the encoder whose output every layer attends to, after its self-attention; None: not a decoder.",
@@ -276,7 +276,7 @@ class ArchitectureConfig(Settings, group="model"):
     attention_scale: bool = setting(
         True, help="Divide scores by the root of the head size; false: T5, whose initial weights make up for it."
     )
-    attention_scale_size: int | None = _size(
+    attention_scale_size: int | None = size_setting(
         None,
         read_if=lambda config: config.attention_scale,
         help="Divide scores by the root of this (Gemma 2's query_pre_attn_scalar); None: the head size.",
@@ -352,15 +352,17 @@ class ArchitectureConfig(Settings, group="model"):
         help="Layers per group, run one after the other.",
     )
 
-    hidden_dropout: float = _dropout(0.1, "Dropout of every block's output.")
-    attention_dropout: float = _dropout(0.1, "Dropout of the attention probabilities.")
-    embedding_dropout: float | None = _dropout(None, "Dropout of the embeddings; None: hidden_dropout.")
-    attention_output_dropout: float | None = _dropout(None, "Dropout of attention's output; None: hidden_dropout.")
-    feed_forward_dropout: float | None = _dropout(
+    hidden_dropout: float = dropout_setting(0.1, "Dropout of every block's output.")
+    attention_dropout: float = dropout_setting(0.1, "Dropout of the attention probabilities.")
+    embedding_dropout: float | None = dropout_setting(None, "Dropout of the embeddings; None: hidden_dropout.")
+    attention_output_dropout: float | None = dropout_setting(
+        None, "Dropout of attention's output; None: hidden_dropout."
+    )
+    feed_forward_dropout: float | None = dropout_setting(
         None, "Dropout of the feed-forward block's output; None: hidden_dropout."
     )
-    activation_dropout: float = _dropout(0.0, "Dropout inside the feed-forward block, after the activation.")
-    output_dropout: float = _dropout(0.0, "Dropout of the last hidden state (XLNet).")
+    activation_dropout: float = dropout_setting(0.0, "Dropout inside the feed-forward block, after the activation.")
+    output_dropout: float = dropout_setting(0.0, "Dropout of the last hidden state (XLNet).")
 
     initializer: str = setting(
         "truncated_normal",
@@ -385,103 +387,4 @@ class ArchitectureConfig(Settings, group="model"):
         may_differ_from_init=True,
         read_if=lambda config: config.token_dropout,
         help="Id of the mask token, for `token_dropout`.",
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadsConfig(Settings, group="model"):
-    """The heads: those of pretraining and those of tasks."""
-
-    pooler_act: str = setting("tanh", choices=HEAD_ACTIVATIONS, heads=("pooler",), help="Activation of the pooler.")
-    mlm_head: str = setting(
-        "transform",
-        choices=("transform", "two_layers", "bias", "tied"),
-        heads=("mlm",),
-        help="transform: dense layer, activation, norm, scores, bias; two_layers: twice dense layer and activation, "
-        "scores, bias (UltraBERT); bias: scores, bias; tied: scores without bias.",
-    )
-    prediction_head_size: int | None = _size(
-        None,
-        heads=("mlm",),
-        read_if=lambda config: config.mlm_head == "two_layers",
-        help="Width between the two layers; None: hidden_size.",
-    )
-    mlm_act: str | None = setting(
-        None, choices=HEAD_ACTIVATIONS, heads=("mlm",), help="Activation of the masked-token head; None: hidden_act."
-    )
-    head_dense_bias: bool = setting(
-        True, heads=("mlm", *CLASSIFIERS), help="Bias of the dense layers of masked-token head and classifiers."
-    )
-    mlm_bias: bool = setting(True, heads=("mlm",), help="Bias of the masked-token head's scores.")
-    tie_word_embeddings: bool = setting(
-        True, heads=("mlm",), help="Scores of the masked-token head read the word table; false: a table of their own."
-    )
-    output_embedding_size: int | None = _size(
-        None,
-        heads=("mlm",),
-        read_if=lambda config: not config.tie_word_embeddings and config.mlm_head in WITH_DENSE,
-        help="Width of that table and of the layer before it (RemBERT); None: that of the word table.",
-    )
-    scale_logits: bool = setting(
-        False,
-        heads=("mlm",),
-        help="Divide hidden states by the root of their width before they are scored (T5, where the table is tied).",
-    )
-    logit_soft_cap: float | None = setting(
-        None,
-        above=0.0,
-        heads=("mlm", "span_boundary"),
-        help="Scores x of the vocabulary become c tanh(x / c) (Gemma 2, arXiv:2408.00118); None: they stay.",
-    )
-    enhanced_decoder: bool = setting(
-        False,
-        heads=("mlm",),
-        help="Masked tokens are predicted from the last layer run twice over absolute positions (DeBERTa).",
-    )
-    rtd_head: str = setting(
-        "dense",
-        choices=("dense", "summary"),
-        heads=("rtd",),
-        help="Replaced-token head: dense (ELECTRA), or summary: norm of summary + token first (DeBERTa v3).",
-    )
-    span_positions: int = _size(
-        20, heads=("span_boundary",), help="Span-boundary head: positions of a span that are distinguished."
-    )
-    span_position_size: int = _size(
-        200, heads=("span_boundary",), help="Span-boundary head: width of their embeddings."
-    )
-    pooling: str = setting(
-        "first",
-        choices=("first", "last", "mean", "late"),
-        heads=("pooler", "pair", "sequence_classification", "multiple_choice"),
-        help="Vector of an example: its first token, its last, or the mean of all; late: mean of all, where a "
-        "classifier scores every token and the mean is taken of the scores (EuroBERT).",
-    )
-    classifier_dense: str = setting(
-        "pooler",
-        choices=("pooler", "own", "none"),
-        heads=("sequence_classification",),
-        help="Layer before a classifier: the model's pooler, a dense layer of its own, none.",
-    )
-    choice_dense: str = setting(
-        "as_classifier",
-        choices=("as_classifier", "pooler"),
-        heads=("multiple_choice",),
-        help="Layer before the score of a choice: that of `classifier_dense`, or the pooler (RoBERTa).",
-    )
-    classifier_act: str = setting(
-        "tanh", choices=HEAD_ACTIVATIONS, heads=CLASSIFIERS, help="Activation of a classifier's own dense layer."
-    )
-    classifier_norm: bool = setting(False, heads=CLASSIFIERS, help="Norm after it.")
-    token_classifier_dense: bool = setting(
-        False,
-        heads=("token_classification", "question_answering"),
-        help="Heads on every token have that dense layer as well (ModernBERT).",
-    )
-    classifier_bias: bool = setting(
-        True, heads=("sequence_classification",), help="Bias of a classifier's scores; false: most decoders."
-    )
-    classifier_dropout: float | None = _dropout(None, "Dropout before a classifier; None: hidden_dropout.")
-    labels: tuple[str, ...] = setting(
-        ("LABEL_0", "LABEL_1"), changes_output=False, help="Names of a classifier's labels."
     )

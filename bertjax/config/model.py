@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ml_collections import ConfigDict
 
-from bertjax.config.architecture import WITH_DENSE, ArchitectureConfig, HeadsConfig
+from bertjax.config.architecture import ArchitectureConfig
 from bertjax.config.attention import attention_settings, stored_settings
 from bertjax.config.extensions import ATTENTION
 from bertjax.config.fields import (
@@ -24,6 +24,7 @@ from bertjax.config.fields import (
     setting,
     settings_of,
 )
+from bertjax.config.heads import WITH_DENSE, HeadsConfig
 from bertjax.config.presets import preset
 from bertjax.config.rotation import RotationConfig, invalid_rotations
 from bertjax.errors import UserError

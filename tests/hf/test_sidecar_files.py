@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax.config.architecture import HeadsConfig
 from bertjax.config.fields import settings_of
+from bertjax.config.heads import HeadsConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format

@@ -1,0 +1,110 @@
+"""The keys of the heads of an encoder: what they compute."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bertjax.config.architecture import HEAD_ACTIVATIONS, dropout_setting, size_setting
+from bertjax.config.fields import Settings, setting
+
+WITH_DENSE = ("transform", "two_layers")  # masked-token heads whose table may have another width than the layers
+CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadsConfig(Settings, group="model"):
+    """The heads: those of pretraining and those of tasks."""
+
+    pooler_act: str = setting("tanh", choices=HEAD_ACTIVATIONS, heads=("pooler",), help="Activation of the pooler.")
+    mlm_head: str = setting(
+        "transform",
+        choices=("transform", "two_layers", "bias", "tied"),
+        heads=("mlm",),
+        help="transform: dense layer, activation, norm, scores, bias; two_layers: twice dense layer and activation, "
+        "scores, bias (UltraBERT); bias: scores, bias; tied: scores without bias.",
+    )
+    prediction_head_size: int | None = size_setting(
+        None,
+        heads=("mlm",),
+        read_if=lambda config: config.mlm_head == "two_layers",
+        help="Width between the two layers; None: hidden_size.",
+    )
+    mlm_act: str | None = setting(
+        None, choices=HEAD_ACTIVATIONS, heads=("mlm",), help="Activation of the masked-token head; None: hidden_act."
+    )
+    head_dense_bias: bool = setting(
+        True, heads=("mlm", *CLASSIFIERS), help="Bias of the dense layers of masked-token head and classifiers."
+    )
+    mlm_bias: bool = setting(True, heads=("mlm",), help="Bias of the masked-token head's scores.")
+    tie_word_embeddings: bool = setting(
+        True, heads=("mlm",), help="Scores of the masked-token head read the word table; false: a table of their own."
+    )
+    output_embedding_size: int | None = size_setting(
+        None,
+        heads=("mlm",),
+        read_if=lambda config: not config.tie_word_embeddings and config.mlm_head in WITH_DENSE,
+        help="Width of that table and of the layer before it (RemBERT); None: that of the word table.",
+    )
+    scale_logits: bool = setting(
+        False,
+        heads=("mlm",),
+        help="Divide hidden states by the root of their width before they are scored (T5, where the table is tied).",
+    )
+    logit_soft_cap: float | None = setting(
+        None,
+        above=0.0,
+        heads=("mlm", "span_boundary"),
+        help="Scores x of the vocabulary become c tanh(x / c) (Gemma 2, arXiv:2408.00118); None: they stay.",
+    )
+    enhanced_decoder: bool = setting(
+        False,
+        heads=("mlm",),
+        help="Masked tokens are predicted from the last layer run twice over absolute positions (DeBERTa).",
+    )
+    rtd_head: str = setting(
+        "dense",
+        choices=("dense", "summary"),
+        heads=("rtd",),
+        help="Replaced-token head: dense (ELECTRA), or summary: norm of summary + token first (DeBERTa v3).",
+    )
+    span_positions: int = size_setting(
+        20, heads=("span_boundary",), help="Span-boundary head: positions of a span that are distinguished."
+    )
+    span_position_size: int = size_setting(
+        200, heads=("span_boundary",), help="Span-boundary head: width of their embeddings."
+    )
+    pooling: str = setting(
+        "first",
+        choices=("first", "last", "mean", "late"),
+        heads=("pooler", "pair", "sequence_classification", "multiple_choice"),
+        help="Vector of an example: its first token, its last, or the mean of all; late: mean of all, where a "
+        "classifier scores every token and the mean is taken of the scores (EuroBERT).",
+    )
+    classifier_dense: str = setting(
+        "pooler",
+        choices=("pooler", "own", "none"),
+        heads=("sequence_classification",),
+        help="Layer before a classifier: the model's pooler, a dense layer of its own, none.",
+    )
+    choice_dense: str = setting(
+        "as_classifier",
+        choices=("as_classifier", "pooler"),
+        heads=("multiple_choice",),
+        help="Layer before the score of a choice: that of `classifier_dense`, or the pooler (RoBERTa).",
+    )
+    classifier_act: str = setting(
+        "tanh", choices=HEAD_ACTIVATIONS, heads=CLASSIFIERS, help="Activation of a classifier's own dense layer."
+    )
+    classifier_norm: bool = setting(False, heads=CLASSIFIERS, help="Norm after it.")
+    token_classifier_dense: bool = setting(
+        False,
+        heads=("token_classification", "question_answering"),
+        help="Heads on every token have that dense layer as well (ModernBERT).",
+    )
+    classifier_bias: bool = setting(
+        True, heads=("sequence_classification",), help="Bias of a classifier's scores; false: most decoders."
+    )
+    classifier_dropout: float | None = dropout_setting(None, "Dropout before a classifier; None: hidden_dropout.")
+    labels: tuple[str, ...] = setting(
+        ("LABEL_0", "LABEL_1"), changes_output=False, help="Names of a classifier's labels."
+    )
