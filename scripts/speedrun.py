@@ -190,6 +190,8 @@ def main() -> None:
     each.add_argument("--model", type=Path, help="folder that the command writes (default: export in that of the run)")
     each.add_argument("--command", required=True, help="as in a shell, which does not see it")
     options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     check_text(options.data)
     if options.action == "score":
         print(json.dumps(score(options.folder, options)))
