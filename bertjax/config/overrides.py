@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import json
@@ -11,15 +12,15 @@ import os
 import re
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
-from bertjax.config.extensions import SOURCES
-from bertjax.config.fields import Setting, values_of
+from bertjax.config.extensions import REGISTRIES, SOURCES
+from bertjax.config.fields import Setting, Settings, dotted, settings_of, values_of
 from bertjax.config.names import name_for, resolve, run_file
 from bertjax.config.nodes import declared_settings
 from bertjax.config.registry import PACKAGES, Choices, require_packages
@@ -83,7 +84,8 @@ def set_values(config: ConfigDict, values: Mapping[str, Any] | Sequence[tuple[st
 
     Args:
         config: The config, which is changed.
-        values: Python values or paths, or text as on the command line: `{"data.sources": "text:a.txt,lines:b.txt"}`.
+        values: Python values or paths, or text as on the command line: `{"data.sources": "text:a.txt,lines:b.txt"}`;
+            for a key that names an extension also an instance, with all of its settings: `{"objective.name": Mine()}`.
 
     Returns:
         The same config.
@@ -92,6 +94,7 @@ def set_values(config: ConfigDict, values: Mapping[str, Any] | Sequence[tuple[st
         UserError: A key is not declared, or a value is not allowed.
     """
     pairs = list(values.items()) if isinstance(values, Mapping) else values
+    pairs = [pair for key, value in pairs for pair in _with_instance(key, value)]
     known: Mapping[str, Setting] = declared()
     if any(key not in known for key, _ in pairs):  # of an extension, which may be chosen here
         trial = copy_config(config)
@@ -107,6 +110,29 @@ def set_values(config: ConfigDict, values: Mapping[str, Any] | Sequence[tuple[st
     for key, value in sorted(checked, key=lambda each: not _chooses(each[0])):
         _assign(config, key, value)
     return config
+
+
+def _with_instance(key: str, value: Any) -> list[tuple[str, Any]]:
+    """Returns the key and its value; of an instance of an extension the path of its class, and its settings."""
+    if not isinstance(value, Settings) or key not in REGISTRIES:
+        return [(key, value)]
+    cls, registry = type(value), REGISTRIES[key]
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    if "<locals>" in path:
+        raise UserError(f"{key}: define {cls.__name__} in a module, by whose name a run finds it when it is resumed")
+    name = next((name for name, builtin in registry.builtin.items() if builtin == path), path)
+    return [(key, name), *_settings_in(value)]
+
+
+def _settings_in(group: Settings) -> Iterator[tuple[str, Any]]:
+    """Yields key and value of every setting of a group and of the groups in it."""
+    known = settings_of(type(group))
+    for field in dataclasses.fields(group):  # type: ignore[arg-type]
+        value = getattr(group, field.name)
+        if isinstance(value, Settings):
+            yield from _settings_in(value)
+        elif field.name in known and known[field.name].key:
+            yield dotted(group.group, field.name), value
 
 
 def _read_value(key: str, value: Any, setting: Setting) -> Any:

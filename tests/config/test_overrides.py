@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,19 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
-from bertjax.config.overrides import apply_overrides, check_keys, differences, flatten, from_json, load_config, to_json
+from bertjax.config.overrides import (
+    apply_overrides,
+    check_keys,
+    differences,
+    flatten,
+    from_json,
+    load_config,
+    set_values,
+    to_json,
+)
 from bertjax.errors import UserError
+from bertjax.objectives.masking.settings import Masking
+from bertjax.objectives.mlm import Mlm
 
 
 def override(*arguments: str) -> ConfigDict:
@@ -66,6 +78,30 @@ def test_a_value_is_read_by_its_declared_type(argument: str, key: str, expected:
     expected = list(expected) if isinstance(expected, tuple) else expected
     assert value == expected
     assert type(value) is type(expected)
+
+
+def test_an_instance_names_its_class_and_sets_its_settings() -> None:
+    objective = Mlm(Masking(mask_rate=0.3), masked_next_token=True)
+    config = set_values(base_config(), {"objective.name": objective})
+    assert config.objective.name == "mlm"
+    assert (config.objective.masking.mask_rate, config.objective.mlm.masked_next_token) == (0.3, True)
+    assert differences(base_config(), config) == [
+        ("objective.masking.mask_rate", 0.15, 0.3),
+        ("objective.mlm.masked_next_token", False, True),
+    ]
+
+
+def test_instances_that_are_no_values_are_refused() -> None:
+    class Local(Mlm, group="objective.local"):
+        pass
+
+    for key, value, message in (
+        ("objective.name", Local(Masking()), "objective.name: define Local in a module, by whose name a run finds it"),
+        ("seed", Masking(), "seed expects a whole number"),
+        ("task.kind", Masking(), "must be a subclass of bertjax.extensions.TaskKind"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            set_values(load_config("bert:tiny"), {key: value})
 
 
 def test_only_some_keys_take_none() -> None:

@@ -91,6 +91,10 @@ def test_config_files_and_the_api_set_the_keys_of_extensions(extras: Extras, tmp
     assert "extension_packages" not in to_json(config)  # its path says where it is
     with pytest.raises(UserError, match=r"rate must lie in \(0, 1\)"):
         config.objective.rts.rate = 1.5
+    from bertjax_extras.rts import Rts
+
+    named = bertjax.load_config("bert:tiny", {"objective.name": Rts(rate=0.4), "data.example_format": "block"})
+    assert (named.objective.name, named.objective.rts.rate) == ("bertjax_extras.rts:Rts", 0.4)
     config = bertjax.load_config(config, {"model.attention_class": "alibi", "model.position_embedding": "none"})
     config = bertjax.load_config(config, {"model.alibi.max_bias": 4})
     assert (config.objective.rts.rate, config.model.alibi.max_bias) == (0.4, 4.0)
