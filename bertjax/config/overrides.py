@@ -127,7 +127,7 @@ def _with_instance(key: str, value: Any) -> list[tuple[str, Any]]:
 def _settings_in(group: Settings) -> Iterator[tuple[str, Any]]:
     """Yields key and value of every setting of a group and of the groups in it."""
     known = settings_of(type(group))
-    for field in dataclasses.fields(group):  # type: ignore[arg-type]
+    for field in dataclasses.fields(group):
         value = getattr(group, field.name)
         if isinstance(value, Settings):
             yield from _settings_in(value)
