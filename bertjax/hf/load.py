@@ -288,7 +288,8 @@ def describe_nearest(values: Mapping[str, Any], tensors: Collection[str]) -> str
         values: its config.json.
         tensors: names of its tensors; () = not known.
     """
-    likenesses = [each for family in FAMILIES.usable() if (each := _compare(family, values, tensors))]
+    families = (family for family in FAMILIES.usable() if family.written)
+    likenesses = [each for family in families if (each := _compare(family, values, tensors))]
     best = max(likenesses, key=lambda each: each.score)
     return str(best) if best.is_close else ""
 
