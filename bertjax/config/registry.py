@@ -136,12 +136,6 @@ class Registry(Mapping[str, T], Generic[T]):
             what = "a subclass" if self.classes else "an instance"
             raise UserError(f"{where} must be {what} of bertjax.extensions.{base.__name__}, not {one_line(loaded)}")
         cls = loaded if isinstance(loaded, type) else type(loaded)
-        undecorated = [each for each, value in vars(cls).items() if isinstance(value, dataclasses.Field)]
-        if undecorated:
-            raise UserError(
-                f"{where}: {cls.__name__} declares {undecorated[0]} but is not a dataclass; decorate it with "
-                "@dataclasses.dataclass(frozen=True)"
-            )
         missing = [each for each in required if not getattr(loaded, each, None)]
         if missing:
             raise UserError(f"{where}: {cls.__name__} lacks the attribute {' and '.join(missing)}")
@@ -149,6 +143,12 @@ class Registry(Mapping[str, T], Generic[T]):
             raise UserError(
                 f"{where}: {cls.__name__} must declare its settings in a group {self.prefix}.NAME: "
                 f'class {cls.__name__}({base.__name__}, group="{self.prefix}.NAME")'
+            )
+        undecorated = [each for each, value in vars(cls).items() if isinstance(value, dataclasses.Field)]
+        if undecorated:
+            raise UserError(
+                f"{where}: {cls.__name__} declares {undecorated[0]} but is not a dataclass; decorate it with "
+                "@dataclasses.dataclass(frozen=True)"
             )
         if methods := self.methods(loaded) if callable(self.methods) else self.methods:
             require_methods(cls, base, methods, f"{where}: {cls.__name__}")
