@@ -221,19 +221,15 @@ ONCE = [
     for family, path in MODELS.items()
     if family not in OBJECTIVE_FAMILIES.values()
 ]
-FIRST = {kind: family for family, kind in reversed(ONCE)}  # the ordinary suite trains one family of each kind
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"),
-    [pytest.param(*each, marks=[] if FIRST[each[1]] == each[0] else pytest.mark.long) for each in ONCE],
-)
+@pytest.mark.parametrize(("family", "kind"), ONCE)
 def test_each_family(family: str, kind: str, tmp_path: Path) -> None:
     check(family, kind, tmp_path)
 
 
 def test_no_kind_is_left_out() -> None:
-    assert FIRST.keys() == set(KINDS)
+    assert {kind for _, kind in ONCE} == set(KINDS)
 
 
 @pytest.mark.matrix

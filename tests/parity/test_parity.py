@@ -23,6 +23,7 @@ from parity.families import CASES
 from parity.families.bert import CASES as BERT
 from parity.families.same_tensors import CASES as SAME_TENSORS
 
+from bertjax.config.extensions import FAMILIES
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
 from bertjax.hf.forward import ModelOutput
@@ -50,10 +51,11 @@ def parameters() -> Iterator[Any]:
     Those that the ordinary suite omits are weekly, or long where no other has the case.
 
     The ordinary suite reads the first class of its cases and every class of `transformers` once (only the first of
-    families with the tensors of another one), writes one class of every family, and makes the last of a case's extra
-    calls, which includes the inputs of the others.
+    families with the tensors of another one), writes one class of the families that `tests/matrix` does not write,
+    and makes the last of a case's extra calls, which includes the inputs of the others.
     """
     twins = {case.family for case in SAME_TENSORS}
+    in_matrix = {name for name in FAMILIES.builtin if "family" not in FAMILIES.load(name).structure}
     covered: set[str] = set()
     counts: Counter[str] = Counter()
     for case in CASES:
@@ -62,7 +64,7 @@ def parameters() -> Iterator[Any]:
         for model_class in case.classes:
             first = model_class == case.classes[0]
             reads = not is_long and (first or (model_class not in covered and case.family not in twins))
-            writes = not is_long and first and case.family not in covered
+            writes = not is_long and first and case.family not in covered | in_matrix
             covered |= set() if is_long else {model_class, case.family}
             ordinary = dataclasses.replace(case, calls=case.calls[-1:])
             for direction, is_ordinary in zip(DIRECTIONS, (reads, writes), strict=True):
