@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from fit_law import SIGMA, missing_deviation
 
 from bertjax.tools.loss_law import FILE, LossLaw, read_law, saturate
 
@@ -72,3 +73,10 @@ def test_shipped_law() -> None:
     assert law.expect(8e6, 1e8, 1e12).median < law.expect(8e6, 1e7, 1e12).median < law.expect(1e6, 1e7, 1e12).median
     assert law.covers(law.parameters[1], law.tokens[1])
     assert not any(law.covers(law.parameters[1], each) for each in (100 * law.tokens[1], law.tokens[0] / 10))
+
+
+def test_the_deviation_makes_the_errors_as_large_as_expected() -> None:
+    errors, deviations = np.array([0.1, -0.05, 0.08]), np.array([0.01, 0.02, 0.03])
+    sigma = missing_deviation(errors, deviations)
+    assert np.mean(errors**2 / (deviations**2 + sigma**2)) == pytest.approx(1.0)
+    assert missing_deviation(errors, 10 * errors) == SIGMA
