@@ -68,7 +68,7 @@ class Published:
     """Code of authors, whose folders bertjax reads.
 
     Attributes:
-        model_type: value of the key in their config.json.
+        model_type: regex of the key in their config.json; "" where it is absent.
         code: regex of all names in their `auto_map`.
         translate: config.json of a family in `transformers`, from (theirs without `auto_map`, file to name in errors).
         composer_keys: keys by which a config.json that Composer wrote is known to be theirs; () = none is.
@@ -90,21 +90,17 @@ def translate_config(values: Values, where: str) -> Values:
     Raises:
         UserError: the folder has a variant of the architecture that is not supported.
     """
-    auto_map = values.get("auto_map")
+    auto_map, kind = values.get("auto_map"), str(values.get("model_type", ""))
     if "auto_map" not in values:
         for known in PUBLISHED:
-            if (
-                known.composer_keys
-                and values.get("model_type") == known.model_type
-                and values.keys() >= {*known.composer_keys}
-            ):
+            if known.composer_keys and kind == known.model_type and values.keys() >= {*known.composer_keys}:
                 return known.translate(values, where)
     if not isinstance(auto_map, dict) or not auto_map:
         return values
     lists = [each if isinstance(each, list) else [each] for each in auto_map.values()]
     names = [name for each in lists for name in each if name is not None]  # of a slow and a fast tokenizer, for example
     for known in PUBLISHED:
-        if values.get("model_type") == known.model_type and all(re.fullmatch(known.code, str(name)) for name in names):
+        if re.fullmatch(known.model_type, kind) and all(re.fullmatch(known.code, str(name)) for name in names):
             return known.translate({key: value for key, value in values.items() if key != "auto_map"}, where)
     return values
 
@@ -252,6 +248,23 @@ def _jina_v2(values: Values, where: str) -> Values:
     }
 
 
+def _norbert(values: Values, where: str) -> Values:
+    """NorBERT 3: modeling_norbert.py of ltgoslo/norbench, which is the first version of LTG-BERT's code."""
+    classes = _rename_classes(values, "Norbert", "LtgBert")
+    return _ltg_bert({**values, "architectures": classes, "share_att_key": False}, where)
+
+
+def _ltg_bert(values: Values, where: str) -> Values:
+    """modeling_ltgbert.py, whose two versions read the projection of distances in different orders."""
+    _require(values, where, *_SIZES, "layer_norm_eps", "max_position_embeddings", "position_bucket_size")
+    if type(values.get("share_att_key")) is not bool:
+        raise UserError(
+            f"{where}: share_att_key must be there: write false if modeling_ltgbert.py splits the projection of the "
+            "relative embedding by 2*self.head_size, true if by chunk(2, dim=-1)"
+        )
+    return {**values, "model_type": "ltg_bert"}
+
+
 PUBLISHED = (
     Published("new", r"([\w.-]+/[\w.-]+--)?(configuration\.NewConfig|modeling\.New\w+)", _gte),
     Published(
@@ -270,6 +283,16 @@ PUBLISHED = (
         r"((mosaicml|zhihan1996)/[\w.-]+--)?(configuration_bert\.BertConfig|bert_layers\.Bert\w+)",
         _mosaic_bert,
         composer_keys=("alibi_starting_size",),
+    ),
+    Published(
+        r"\w*",
+        r"(ltg/norbert3-[\w.-]+--)?(configuration_norbert\.NorbertConfig|modeling_norbert\.Norbert\w+)",
+        _norbert,
+    ),
+    Published(
+        r"\w*",
+        r"(ltg/[\w.-]+--)?(configuration_ltgbert\.LtgBertConfig|modeling_ltgbert\.LtgBert\w+)",
+        _ltg_bert,
     ),
     Published("bert", "", _flex_bert, composer_keys=("bert_layer", "sliding_window", "global_attn_every_n_layers")),
     Published(
