@@ -265,6 +265,12 @@ def _ltg_bert(values: Values, where: str) -> Values:
     return {**values, "model_type": "ltg_bert"}
 
 
+def _nucleotide_transformer(values: Values, where: str) -> Values:
+    """InstaDeepAI/nucleotide-transformer-v2-*: modeling_esm.py, the class of `transformers` with gated blocks."""
+    _require(values, where, *_SIZES, "add_bias_fnn", "layer_norm_eps", "position_embedding_type")
+    return {**values, "model_type": "nucleotide_transformer"}
+
+
 PUBLISHED = (
     Published("new", r"([\w.-]+/[\w.-]+--)?(configuration\.NewConfig|modeling\.New\w+)", _gte),
     Published(
@@ -293,6 +299,11 @@ PUBLISHED = (
         r"\w*",
         r"(ltg/[\w.-]+--)?(configuration_ltgbert\.LtgBertConfig|modeling_ltgbert\.LtgBert\w+)",
         _ltg_bert,
+    ),
+    Published(
+        "esm",
+        r"(InstaDeepAI/nucleotide-transformer-v2-[\w.-]+--)?(esm_config\.EsmConfig|modeling_esm\.Esm\w+)",
+        _nucleotide_transformer,
     ),
     Published("bert", "", _flex_bert, composer_keys=("bert_layer", "sliding_window", "global_attn_every_n_layers")),
     Published(
