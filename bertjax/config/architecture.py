@@ -307,9 +307,11 @@ class ArchitectureConfig(Settings, group="model"):
     )
     norm_placement: str = setting(
         "post",
-        choices=("post", "pre", "sandwich", "parallel"),
+        choices=("post", "pre", "sandwich", "parallel", "normformer"),
         help="post: norm of the residual sum; pre: before each block and at the end; sandwich: pre, and of each "
-        "block's output (arXiv:2502.02732); parallel: pre, where both blocks of a layer read its input (GPT-NeoX).",
+        "block's output (arXiv:2502.02732); parallel: pre, where both blocks of a layer read its input (GPT-NeoX); "
+        "normformer: pre, of attention's output, and before the last layer of the feed-forward block "
+        "(arXiv:2110.09456).",
     )
     norm_type: str = setting(
         "layer_norm", choices=("layer_norm", "rms_norm"), help="All norms; rms_norm: neither centered nor biased."

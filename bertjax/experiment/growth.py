@@ -23,6 +23,8 @@ from bertjax.types import Params
 GROWING = ("num_layers", "hidden_size", "num_key_value_heads", "num_heads", "intermediate_size", "embedding_size")
 """Fields of `EncoderConfig` that may be larger than those of the source."""
 _OUTPUTS = ("attention/output/", "feed_forward/output/", "adapter/output/")
+# What ends the blocks where a norm does.
+_LAST_NORMED = {"sandwich": ("output_norm/",), "normformer": ("attention/output_norm/", *_OUTPUTS[1:])}
 
 
 def needs_growth(old: EncoderConfig, new: EncoderConfig) -> bool:
@@ -84,7 +86,7 @@ def with_equal_addition(path: str, array: np.ndarray, old: EncoderConfig, new: E
         new: config of a model with more or fewer layers.
     """
     factor = new.residual_divisor / old.residual_divisor
-    last = ("output_norm/",) if new.norm_placement == "sandwich" else _OUTPUTS
+    last = _LAST_NORMED.get(new.norm_placement, _OUTPUTS)
     if factor == 1.0 or not any(part in path for part in last):
         return array
     offset = float(old.norm_zero_centered and path.endswith("/scale"))

@@ -47,6 +47,8 @@ class Entry:
         axes: letters (or numbers) of the axes of one layer's parameter.
         transform: how the parameter becomes the tensor, a key of `TRANSFORMS`.
         head: the head that the parameters belong to; empty for the encoder.
+        constant: all numbers of a parameter whose tensor files lack, such as the scale of a norm without one; None = a
+            missing tensor is an error.
     """
 
     param: str | tuple[str, ...]
@@ -54,6 +56,7 @@ class Entry:
     axes: str
     transform: str = "same"
     head: str = ""
+    constant: float | None = None
 
     @property
     def param_templates(self) -> tuple[str, ...]:
@@ -314,7 +317,8 @@ def tensors_to_params(
         layers = []
         for _, name in entry.tensor_names(sizes):
             if name not in remaining:
-                report.add("missing", name)
+                if entry.constant is None:
+                    report.add("missing", name)
                 continue
             array = remaining.pop(name)
             if report.check(name, array, entry.tensor_shape(sizes)):
@@ -323,9 +327,14 @@ def tensors_to_params(
         if len(layers) == entry.num_tensors(sizes):
             for path, arrays in zip(entry.paths, zip(*layers, strict=True), strict=True):
                 leaves[path] = np.stack(arrays).reshape(entry.param_shape(sizes))
+        elif layers and entry.constant is not None:
+            report.add("in some layers only", entry.tensor)
     for name in remaining:
         report.add("unexpected", name)
     report.raise_if_any(where)
+    for entry in keymap.select(heads):
+        for path in entry.paths if entry.constant is not None else ():
+            leaves.setdefault(path, np.full(entry.param_shape(sizes), entry.constant, np.float32))
     return unflatten_tree(leaves)
 
 

@@ -105,10 +105,13 @@ def local_model(name: str | os.PathLike[str]) -> Path:
     """Returns the folder of a model: a path as it is, a URL or `hub:NAME[@REVISION]` after downloading its files.
 
     Raises:
-        UserError: the Hub and its cache lack the model, it is not supported, or it has no safetensors.
+        UserError: the Hub and its cache lack the model, it is not supported, it has no safetensors, or the path is a
+            file of torch.
     """
     if not hub.is_hub_name(name):
-        return local_copy(name)
+        path = local_copy(name)
+        _refuse_pickle(path)
+        return path
     pinned = hub.pin(name)
     folder = hub.fetch(pinned)
     values, architecture = read_config_json(folder)
@@ -172,6 +175,14 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     if not isinstance(values.get("model_type"), str):
         raise UserError(f"{where}: model_type must be a word such as bert, not {values.get('model_type')!r}")
     return values, names[0] if family is None else family.old_classes.get(names[0], names[0])
+
+
+def _refuse_pickle(path: Path) -> None:
+    if os.path.isfile(path) and path.suffix in (".pt", ".pth", ".ckpt", ".bin"):
+        raise UserError(
+            f"{path} is a file of torch, which is not read (it can run code); docs/continued.md converts a checkpoint "
+            "of Composer to a folder"
+        )
 
 
 def order_heads(heads: tuple[str, ...]) -> tuple[str, ...]:

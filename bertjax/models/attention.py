@@ -104,7 +104,8 @@ class Attention(nnx.Module):
         self.output = Linear(inner, width, config, rngs, output_bias, residual_output=True)
         self.init_score_parameters(config, rngs)
         self.norm = make_norm(width, config, rngs) if norm else None
-        self.output_norm = make_norm(width, config, rngs) if config.norm_placement == "sandwich" else None
+        normed = config.norm_placement in ("sandwich", "normformer")
+        self.output_norm = make_norm(width, config, rngs) if normed else None
         each = config.qk_norm_over == "head"
         sizes = (config.head_dim, config.head_dim) if each else (inner, shared)
         query_norm, key_norm = (make_norm(size, config, rngs, each) if config.qk_norm else None for size in sizes)

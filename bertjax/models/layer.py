@@ -53,7 +53,7 @@ def attention_class(config: EncoderConfig) -> type[Attention]:
 class FeedForward(nnx.Module):
     """dense -> activation -> dense, or the gated form act(gate(x)) * intermediate(x) -> dense (arXiv:2002.05202).
 
-    The layer applies the norm.
+    The layer applies the norms but the one of NormFormer before the last matrix.
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
@@ -63,8 +63,9 @@ class FeedForward(nnx.Module):
         self.intermediate = Linear(*sizes, config, rngs, inner_bias)
         self.output = Linear(*sizes[::-1], config, rngs, bias, residual_output=True)
         self.norm = make_norm(config.hidden_size, config, rngs)
-        sandwich = config.norm_placement == "sandwich"
+        sandwich, normformer = (config.norm_placement == each for each in ("sandwich", "normformer"))
         self.output_norm = make_norm(config.hidden_size, config, rngs) if sandwich else None
+        self.inner_norm = make_norm(config.intermediate_size, config, rngs) if normformer else None
         self.config = config
 
     @jax.named_scope("feed_forward")
@@ -74,6 +75,7 @@ class FeedForward(nnx.Module):
             inner = recompute(act)(inner)
         else:
             inner = recompute(lambda gate, inner: act(gate) * inner)(self.gate(x), inner)
+        inner = inner if self.inner_norm is None else self.inner_norm(inner)
         return self.output(dropout(inner, self.config.activation_dropout, key))
 
 
@@ -95,8 +97,9 @@ class Adapter(nnx.Module):
 class Layer(nnx.Module):
     """Post-norm, as in BERT: x = norm(x + dropout(block(x))), twice; or pre-norm: x = x + dropout(block(norm(x))).
 
-    "sandwich" is pre-norm with a norm of each block's output; with "parallel" all blocks read the same x. A decoder has
-    cross-attention as a block between the two.
+    "sandwich" is pre-norm with a norm of each block's output, "normformer" with a norm of attention's output and one in
+    the feed-forward block; with "parallel" all blocks read the same x. A decoder has cross-attention as a block between
+    the two.
     `attention_norm=False` leaves out the norm before the attention, as in ModernBERT's first layer.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from typing import Any
 
 import jax
@@ -102,14 +103,16 @@ def test_layers_that_add_nothing_can_be_removed() -> None:
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("placement", ["pre", "sandwich"])
+LAST = {"pre": "/output/", "sandwich": "/output_norm/", "normformer": "attention/output_norm/|feed_forward/output/"}
+
+
+@pytest.mark.parametrize("placement", LAST)
 @pytest.mark.parametrize("centered", [False, True])
 def test_other_layers_add_what_they_did_where_the_number_of_layers_divides_it(placement: str, centered: bool) -> None:
     config = dataclasses.replace(POST, norm_placement=placement, norm_zero_centered=centered, residual_depth=5)
     params = jax.device_get(random_params(config, HEADS))
-    last = "/output_norm/" if placement == "sandwich" else "/output/"
     leaves, changed = flatten_tree(params), {}
-    for path in (path for path in leaves if last in path):
+    for path in (path for path in leaves if re.search(LAST[placement], path)):
         changed[path] = np.array(leaves[path])
         changed[path][1] = -1.0 if centered and path.endswith("/scale") else 0.0
     params = replace_leaves(params, changed)

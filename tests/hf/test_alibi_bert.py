@@ -171,11 +171,25 @@ def test_the_published_layout(
     np.testing.assert_array_equal(np.asarray(again.last_hidden_state), np.asarray(out.last_hidden_state))
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_folder_of_composer_has_no_auto_map(raw: bool, tmp_path: Path) -> None:
+    """Also with the names as they are in the checkpoint (`raw`)."""
+    tensors, (ids, mask, types) = tensors_of(True, "mlm"), batch()
+    expected = reference(tensors, ids, mask, types, functional.gelu)["mlm_logits"].numpy()
+    named = {"model." * raw + name: tensor for name, tensor in tensors.items()}
+    values = {key: value for key, value in MOSAIC.items() if key != "auto_map"}
+    values |= {"normalization": "layernorm", "head_pred_act": "gelu", "deterministic_fa2": False}
+    model = load_pretrained(folder_of(tmp_path / "theirs", values, named))
+    ours = np.asarray(model(ids, attention_mask=mask, token_type_ids=types).mlm_logits)
+    np.testing.assert_allclose(ours[mask > 0], expected[mask > 0], atol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("values", "changes", "message"),
     [
         (MOSAIC, {"auto_map": {"AutoModel": "evil/mosaic--bert_layers.BertModel"}}, "the model needs auto_map"),
         (MOSAIC, {"hidden_act": "relu"}, "the head and most blocks have the exact GELU"),
+        (MOSAIC, {"normalization": "rmsnorm"}, "normalization = 'rmsnorm' is not supported: norms are centered"),
         (JINA, {"feed_forward_type": "original"}, "known are geglu and reglu"),
         (JINA, {"position_embedding_type": "absolute"}, "positions are linear biases"),
         (

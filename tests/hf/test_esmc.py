@@ -67,13 +67,13 @@ def test_any_model_can_have_a_last_norm_without_a_bias() -> None:
     assert abstract_params(small(), ())["encoder"]["norm"].keys() == {"scale", "bias"}
 
 
-@pytest.mark.parametrize("placement", ["post", "pre", "sandwich", "parallel"])
+@pytest.mark.parametrize("placement", ["post", "pre", "sandwich", "parallel", "normformer"])
 def test_blocks_add_what_larger_weights_would_without_the_division(placement: str) -> None:
     divided, plain = small(norm_placement=placement, residual_depth=5), small(norm_placement=placement)
     params = random_params(plain, ())
     expected = states(plain, params)
-    last = "output_norm" if placement == "sandwich" else "output"
     for block in (params["encoder"]["layers"][name] for name in ("attention", "feed_forward")):
+        last = "output_norm" if "output_norm" in block else "output"
         block[last] = jax.tree.map(lambda leaf: leaf * math.sqrt(2 / 5), block[last])
     np.testing.assert_allclose(states(divided, params), expected, atol=1e-5)
     assert np.abs(states(plain, params) - expected).max() > 1e-2

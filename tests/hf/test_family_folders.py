@@ -36,6 +36,8 @@ CONFIGS = {
 CONFIGS["neobert"] = {"vocab_size": 30, "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 2}
 CONFIGS["mosaic_bert"] = CONFIGS["jina_bert"] = {**CONFIGS["neobert"], "intermediate_size": 14}
 CONFIGS["luke"] = CONFIGS["ibert"] = {**CONFIGS["mosaic_bert"], "max_position_embeddings": 23}
+CONFIGS["nucleotide_transformer"] = CONFIGS["esm"]
+CONFIGS["ltg_bert"] = {**CONFIGS["mosaic_bert"], "max_position_embeddings": 23, "position_bucket_size": 6}
 CONFIGS["neobert"] |= {"intermediate_size": 12, "max_length": 20}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.encoder import EncoderOutput
+from bertjax.models.linear import activation
 from bertjax.models.model import bind, init_params
 from bertjax.types import Params
 
@@ -248,7 +249,7 @@ def test_every_layer_drops_other_elements(small: EncoderConfig, small_params: Pa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("placement", [pytest.param("sandwich", marks=pytest.mark.weekly), "parallel"])
+@pytest.mark.parametrize("placement", [pytest.param("sandwich", marks=pytest.mark.weekly), "parallel", "normformer"])
 def test_placements_of_norms_by_hand(small: EncoderConfig, batch: dict, placement: str) -> None:
     """Sandwich (arXiv:2502.02732, Peri-LN) normalizes the input and output of a block; parallel as in GPT-NeoX."""
     config = dataclasses.replace(small, norm_placement=placement, num_layers=1)
@@ -263,6 +264,10 @@ def test_placements_of_norms_by_hand(small: EncoderConfig, batch: dict, placemen
     attended, block = layer.attention(layer.attention.norm(x), context, None), layer.feed_forward
     if placement == "parallel":
         expected = x + attended + block(block.norm(x))
+    elif placement == "normformer":
+        middle = x + layer.attention.output_norm(attended)
+        inner = activation(config.hidden_act)(block.intermediate(block.norm(middle)))
+        expected = middle + block.output(block.inner_norm(inner))
     else:
         middle = x + layer.attention.output_norm(attended)
         expected = middle + block.output_norm(block(block.norm(middle)))

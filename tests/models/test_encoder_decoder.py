@@ -39,6 +39,7 @@ PARTS: dict[str, list[Values]] = {
         {},
         {"norm_placement": "pre", "norm_type": "rms_norm"},
         {"norm_placement": "sandwich"},
+        {"norm_placement": "normformer"},
         {"norm_placement": "parallel", "norm_bias": False},
     ],
     "heads": [{}, {"num_heads": 4, "num_key_value_heads": 2, "head_size": 6}, {"qk_norm": True}],

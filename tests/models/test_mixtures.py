@@ -45,6 +45,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "post-rms": {"norm_type": "rms_norm"},
         "sandwich-rms": {"norm_placement": "sandwich", "norm_type": "rms_norm", "norm_zero_centered": True},
         "parallel": {"norm_placement": "parallel"},
+        "normformer": {"norm_placement": "normformer"},
     },
     "heads": {
         "plain": {},
@@ -93,7 +94,7 @@ REFUSED = {
     (("extra", "decoder"), ("sharing", "groups")): "enhanced_decoder runs the last layer again",
     **{
         (("extra", "decoder"), ("norm", norm)): "enhanced_decoder needs norm_placement=post"
-        for norm in ("pre", "pre-bare", "sandwich-rms", "parallel")
+        for norm in ("pre", "pre-bare", "sandwich-rms", "parallel", "normformer")
     },
     (("first_norm", "skipped"), ("norm", "post-rms")): "first_attention_norm=false needs",
     (("extra", "decoder"), ("sight", "causal-local")): "causal models have none",

@@ -118,7 +118,7 @@ def test_masks_carry_into_the_upper_half_of_the_index(monkeypatch: pytest.Monkey
         {},
         *(
             pytest.param({"norm_placement": placement}, marks=pytest.mark.weekly)
-            for placement in ("pre", "sandwich", "parallel")
+            for placement in ("pre", "sandwich", "parallel", "normformer")
         ),
         {"norm_placement": "pre", "norm_type": "rms_norm", "feed_forward_bias": False, "attention_bias": "none"},
         {"norm_placement": "pre", "norm_zero_centered": True},

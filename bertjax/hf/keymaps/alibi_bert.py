@@ -43,7 +43,8 @@ def make_keymap(config: EncoderConfig, packed: bool) -> KeyMap:
         *norm(f"{param}/feed_forward/norm", f"{tensor}.mlp.layernorm", config),
     )
     others = tuple(entry for entry in keymap.entries if not entry.tensor.startswith(tensor))
-    return dataclasses.replace(keymap, entries=(*others, *layers))
+    renames = ((r"^model\.(?=bert\.|cls\.)", ""), *keymap.renames)  # of Composer
+    return dataclasses.replace(keymap, entries=(*others, *layers), renames=renames)
 
 
 def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:

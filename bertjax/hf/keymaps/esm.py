@@ -1,10 +1,12 @@
 """ESM-2 and ESM-1b (doi:10.1126/science.ade2574, 10.1073/pnas.2016239118; transformers: models/esm/modeling_esm.py).
 
-Nucleotide Transformer v1 is of the same class; v2, with gated blocks, needs code of its authors.
+Nucleotide Transformer v1 (doi:10.1038/s41592-024-02523-z) is of the same class. v2 has gated blocks and code of its
+authors (modeling_esm.py of InstaDeepAI/nucleotide-transformer-v2-*), for which `transformers` has no class.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from bertjax.models.rope import frequencies, round_frequencies
 
 _NORMS = bert.NormNames("attention.LayerNorm", "LayerNorm", "encoder.emb_layer_norm_after")
 _ROTATION = "esm.rotary_embeddings.inv_freq"
+_UNREAD_TABLE = r"embeddings\.position_embeddings\.weight$"
 _ROUNDINGS = ("float32", "float16", "bfloat16")
 _FIELDS: Fields = {
     **{key: field for key, field in bert.ENCODER_FIELDS.items() if key not in ("hidden_act", "type_vocab_size")},
@@ -51,7 +54,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
         sizes=axis_sizes(config) | {"M": config.num_layers * config.num_heads},
         renames=((r"^(embeddings|encoder|pooler|contact_head)\.", rf"{prefix}.\1."),),  # EsmModel: no prefix
         # The rotation is read by `_rounding`; older files have it in every layer.
-        ignored=(*bert.BUFFERS, r"rotary_embeddings\.inv_freq$"),
+        ignored=(*bert.BUFFERS, r"rotary_embeddings\.inv_freq$", *[_UNREAD_TABLE] * rotary),
         computed={} if rates is None else {_ROTATION: rates},
         ties={"lm_head.decoder.weight": f"{prefix}.embeddings.word_embeddings.weight"} if tied else {},
         backbone=rf"^({prefix}|lm_head)\.",
@@ -139,4 +142,30 @@ FAMILY = Family(
     zero_heads=("contact",),
     stores_computed=True,
     fields_of_tensors=_rounding,
+)
+
+
+def _make_gated_keymap(config: EncoderConfig) -> KeyMap:
+    """Returns the names of a Nucleotide Transformer v2: the gate is the first half of the intermediate layer."""
+    keymap, bias = make_keymap(config), config.feed_forward_bias
+    param, tensor = "encoder/layers/{L}/feed_forward", "esm.encoder.layer.{L}"
+    dense = (f"{tensor}.intermediate.dense.", f"{tensor}.output.dense.")
+    others = (entry for entry in keymap.entries if not entry.tensor.startswith(dense))
+    gated = (f"{param}/gate", f"{param}/intermediate")
+    entries = (
+        *others,
+        *linear(gated, f"{tensor}.intermediate.dense", "D F", bias, transform="concat_transpose"),
+        *linear(f"{param}/output", f"{tensor}.output.dense", "F D", bias),
+    )
+    return dataclasses.replace(keymap, entries=entries)
+
+
+NUCLEOTIDE_TRANSFORMER = dataclasses.replace(
+    FAMILY,
+    name="nucleotide_transformer",
+    model_type="nucleotide_transformer",
+    make_keymap=_make_gated_keymap,
+    fields={**_FIELDS, "add_bias_fnn": ("feed_forward_bias", True, bool)},
+    structure={**FAMILY.structure, "feed_forward": "glu", "hidden_act": "silu"},
+    written=False,
 )

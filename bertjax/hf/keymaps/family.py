@@ -100,8 +100,8 @@ class Family:
         stores_computed: files of the classes hold the computed tensors of the keymap.
         fields_of_tensors: fields that only tensors tell, from (config, tensors under their names in the file, file to
             name in errors).
-        cut_tensors: tensors without what a value of config.json leaves unused, from (config.json, tensors under their
-            names in the file, file to name in errors).
+        cut_tensors: tensors without what a value of config.json leaves unused, or with what it implies, from
+            (config.json, tensors under their names in the file, file to name in errors).
         written: False where no class of `transformers` exists: folders are read, and exports are in the native format.
     """
 

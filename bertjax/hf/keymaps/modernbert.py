@@ -92,7 +92,11 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             *_heads(config),
         ),
         sizes=axis_sizes(config),
-        renames=((r"^(embeddings|layers|final_norm)\.", r"model.\1."),),  # ModernBertModel: no prefix
+        renames=(
+            (r"^(embeddings|layers|final_norm)\.", r"model.\1."),  # ModernBertModel: no prefix
+            (r"^(model\.)?bert\.(encoder\.)?", "model."),  # as its authors trained it with Composer
+            (r"^model\.(head|decoder)\.", r"\1."),
+        ),
         ties={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
         backbone=r"^model\.",
     )

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 KEY_BIASES = {"all": True, "query_value": False, "query_key_value": True, "none": False}
 OUTPUT_BIASES = {"all": True, "query_value": True, "query_key_value": False, "none": False}
-NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel")
+NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel", "normformer")
 
 
 class BertjaxZeroCenteredRMSNorm(nn.RMSNorm):
@@ -226,7 +226,7 @@ class BertjaxAttention(nn.Module):
         self.value = nn.Linear(source, shared, bias=config.attention_bias != "none")
         self.output = nn.Linear(inner, width, bias=OUTPUT_BIASES[config.attention_bias])
         self.norm = make_norm(config, present=has_norm)
-        self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
+        self.output_norm = make_norm(config, present=config.norm_placement in ("sandwich", "normformer"))
         self.norms_heads = config.qk_norm_over == "head"
         normed = (size, size) if self.norms_heads else (inner, shared)
         self.query_norm, self.key_norm = (make_norm(config, n, config.qk_norm, self.norms_heads) for n in normed)
@@ -390,7 +390,7 @@ ATTENTION_CLASSES: dict[str, type[BertjaxAttention]] = {
 
 
 class BertjaxFeedForward(nn.Module):
-    """dense -> activation -> dense, or the gated form; the layer applies the norms."""
+    """dense -> activation -> dense, or the gated form; the layer applies the norms before and after."""
 
     def __init__(self, config: BertjaxConfig):
         super().__init__()
@@ -401,6 +401,7 @@ class BertjaxFeedForward(nn.Module):
         self.output = nn.Linear(*sizes[::-1], bias=bias)
         self.norm = make_norm(config)
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
+        self.inner_norm = make_norm(config, config.intermediate_size, config.norm_placement == "normformer")
         self.act = ACTIVATIONS[config.hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
 
@@ -408,7 +409,7 @@ class BertjaxFeedForward(nn.Module):
         """Returns the block without norm and residual [B, S, D]."""
         inner = self.intermediate(hidden)
         inner = self.act(inner) if self.gate is None else self.act(self.gate(hidden)) * inner
-        return self.output(self.dropout(inner))
+        return self.output(self.dropout(self.inner_norm(inner)))
 
 
 class BertjaxAdapter(nn.Module):
