@@ -53,6 +53,7 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"rembert", 250_300, "RemBERT", "arXiv:2010.12821"),
     (r"roformer-", 50_000, "RoFormer", "arXiv:2104.09864"),
     (r"gemma-\d+b", 256_000, "Gemma", "arXiv:2403.08295"),
+    (r"t5gemma-", 256_000, "T5Gemma's encoder", "arXiv:2504.06225"),
     (r"gemma-2-", 256_000, "Gemma 2", "arXiv:2408.00118"),
     (r"gemma-3-", 262_144, "Gemma 3", "arXiv:2503.19786"),
     (r"embeddinggemma-", 262_144, "EmbeddingGemma", "arXiv:2509.20354"),
