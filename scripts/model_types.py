@@ -96,7 +96,9 @@ def build(model_type: str) -> Any:
     config = transformers.AutoConfig.for_model(model_type, **values)
     torch.manual_seed(0)
     has_head = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    auto = transformers.AutoModelForMaskedLM if has_head else transformers.AutoModel
+    has_decoder = model_type in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    alone = transformers.AutoModelForSeq2SeqLM if has_decoder else transformers.AutoModel
+    auto = transformers.AutoModelForMaskedLM if has_head else alone
     model = getattr(transformers, encoder)(config) if encoder and not has_head else auto.from_config(config)
     for parameter in (each for each in model.parameters() if each.requires_grad):  # not RoFormer's table of positions
         torch.nn.init.normal_(parameter, std=0.2)

@@ -85,6 +85,7 @@ ENCODER_DECODERS: Registry[Any] = Registry(
             "pegasus": "bart:PEGASUS",
             "m2m_100": "m2m_100:M2M_100",
             "mt5": "t5:MT5",
+            **{name: f"bart_variants:FAMILIES.{name}" for name in ("mvp", "plbart", "blenderbot", "blenderbot-small")},
         }.items()
     },
     base="bertjax.hf.encoder_decoder.family:EncoderDecoderFamily",
