@@ -25,6 +25,8 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"roberta-", None, "RoBERTa", "arXiv:1907.11692"),
     (r"xlm-roberta-xx?l", None, "XLM-R XL and XXL", "arXiv:2105.00572"),
     (r"xlm-roberta-", None, "XLM-R", "arXiv:1911.02116"),
+    (r"xlm-en-", 30_145, "XLM", "arXiv:1901.07291"),
+    (r"flaubert-", 68_729, "FlauBERT", "arXiv:1912.05372"),
     (r"xmod-", 250_002, "X-MOD", "arXiv:2205.06266"),
     (r"camembert-", None, "CamemBERT", "arXiv:1911.03894"),
     (r"data2vec-text-", 50_265, "data2vec", "arXiv:2202.03555"),
