@@ -85,19 +85,28 @@ def build(model_type: str) -> Any:
     default = transformers.AutoConfig.for_model(model_type)
     if {"text_config", "vision_config", "audio_config"} & {*default.sub_configs}:
         raise ValueError("a composite of several models, whose sizes are in configs of their own")
-    values = {name: value for name, value in SIZES.items() if hasattr(default, name)}
+    values = _sizes(default)
+    encoder = modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.get(model_type)
+    if {"encoder", "decoder"} <= {*default.sub_configs}:
+        values |= {name: _sizes(getattr(default, name)) for name in ("encoder", "decoder")}
+        values["is_encoder_decoder"] = encoder is None
     pad_id = getattr(default, "pad_token_id", None)
     if pad_id is None or not 0 <= pad_id < SIZES["vocab_size"]:
         values["pad_token_id"] = 0
     config = transformers.AutoConfig.for_model(model_type, **values)
     torch.manual_seed(0)
     has_head = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    auto = transformers.AutoModelForMaskedLM if has_head else transformers.AutoModel
-    encoder = modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.get(model_type)
+    has_decoder = model_type in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    alone = transformers.AutoModelForSeq2SeqLM if has_decoder else transformers.AutoModel
+    auto = transformers.AutoModelForMaskedLM if has_head else alone
     model = getattr(transformers, encoder)(config) if encoder and not has_head else auto.from_config(config)
     for parameter in (each for each in model.parameters() if each.requires_grad):  # not RoFormer's table of positions
         torch.nn.init.normal_(parameter, std=0.2)
     return model.eval()
+
+
+def _sizes(config: Any) -> dict[str, Any]:
+    return {name: value for name, value in SIZES.items() if hasattr(config, name)}
 
 
 def check(model_type: str) -> Result:

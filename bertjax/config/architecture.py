@@ -98,8 +98,9 @@ class ArchitectureConfig(Settings, group="model"):
     )
     embedding_norm: str = setting(
         "before",
-        choices=("before", "after", "none"),
-        help="Norm of the embeddings: before the projection (ALBERT, ELECTRA), after it (DeBERTa), none (GPT-2).",
+        choices=("before", "after", "words", "none"),
+        help="Norm of the embeddings: before the projection (ALBERT, ELECTRA), after it (DeBERTa), words (of the word "
+        "embeddings alone, before positions and types are added: the decoder of the small Blenderbot), none (GPT-2).",
     )
     embedding_scale: bool = setting(
         False, help="Multiply word embeddings by the root of their width (arXiv:1706.03762, section 3.4)."

@@ -42,8 +42,21 @@ _BIG_BIRD: Values = {
     "initializer": "normal",
 }
 
+# transformers: models/xlm/configuration_xlm.py, whose defaults are those of FacebookAI/xlm-mlm-en-2048
+# (arXiv:1901.07291; vocabulary 30,145); the base size of arXiv:1912.05372 (vocabulary 68,729).
+_XLM: Values = {
+    "family": "xlm",
+    "type_vocab_size": 0,
+    "hidden_act": "gelu",
+    "mlm_head": "bias",
+    "classifier_dense": "none",
+    "initializer": "normal",
+}
+
 BERT_VARIANTS: dict[str, Values] = {
     "roformer-chinese-base": layer_sizes(12, 768) | _ROFORMER,
     "bigbird-roberta-base": layer_sizes(12, 768) | _BIG_BIRD,
+    "xlm-en-2048": layer_sizes(12, 2048, 16) | _XLM,
+    "flaubert-base": layer_sizes(12, 768) | _XLM | {"family": "flaubert"},
     "rembert": layer_sizes(32, 1152, 18) | _REMBERT,
 }

@@ -46,7 +46,7 @@ OBJECTIVES: Registry[Any] = Registry(
 
 _FAMILY_MODULES = {
     "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm": "{}:FAMILY",
-    "roformer rembert ultrabert xmod big_bird esmc ltg_bert": "{}:FAMILY",
+    "roformer rembert ultrabert xmod big_bird esmc ltg_bert t5gemma": "{}:FAMILY",
     "deberta-v2": "deberta:FAMILY_V2",
     "nucleotide_transformer": "esm:NUCLEOTIDE_TRANSFORMER",
     "modernbert-decoder": "modernbert:DECODER",
@@ -57,6 +57,7 @@ _FAMILY_MODULES = {
     "llama mistral qwen2 qwen3 eurobert": "llama:FAMILIES.{}",
     "gemma gemma2 gemma3_text": "gemma:FAMILIES.{}",
     "t5 mt5 umt5": "t5:FAMILIES.{}",
+    "xlm flaubert": "xlm:FAMILIES.{}",
     "luke ibert": "read_as_roberta:FAMILIES.{}",
 }
 
@@ -86,6 +87,7 @@ ENCODER_DECODERS: Registry[Any] = Registry(
             "pegasus": "bart:PEGASUS",
             "m2m_100": "m2m_100:M2M_100",
             "mt5": "t5:MT5",
+            **{name: f"bart_variants:FAMILIES.{name}" for name in ("mvp", "plbart", "blenderbot", "blenderbot-small")},
         }.items()
     },
     base="bertjax.hf.encoder_decoder.family:EncoderDecoderFamily",

@@ -60,6 +60,16 @@ _GEMMA3 = _GEMMA2 | {
 # arXiv:2509.20354, section 2, without the dense layers after the pooling.
 _EMBEDDING = _GEMMA3 | {"causal": False, "local_attention": 512, "max_position_embeddings": 2048, "pooling": "mean"}
 
+# arXiv:2504.06225, section 2: the encoder has the layers of Gemma 2, and sees so many tokens on either side.
+_T5GEMMA = _GEMMA2 | {
+    "family": "t5gemma",
+    "causal": False,
+    "logit_soft_cap": None,
+    "local_attention": 2 * 4096,
+    "mlm_bias": True,
+    "pooling": "mean",
+}
+
 
 def _grouped(heads: int, **others: object) -> Values:
     return {"num_key_value_heads": heads, **others}
@@ -71,6 +81,8 @@ GEMMA_PRESETS: dict[str, Values] = {
     "gemma-2-2b": layer_sizes(26, 2304, 8, 9216) | _GEMMA2 | _grouped(4),
     "gemma-2-9b": layer_sizes(42, 3584, 16, 14_336) | _GEMMA2 | _grouped(8),
     "gemma-2-27b": layer_sizes(46, 4608, 32, 36_864) | _GEMMA2 | _grouped(16, head_size=128, attention_scale_size=144),
+    "t5gemma-2b": layer_sizes(26, 2304, 8, 9216) | _T5GEMMA | _grouped(4),
+    "t5gemma-9b": layer_sizes(42, 3584, 16, 14_336) | _T5GEMMA | _grouped(8),
     "embeddinggemma-300m": layer_sizes(24, 768, 3, 1152) | _EMBEDDING | _grouped(1),
     "gemma-3-270m": layer_sizes(18, 640, 4, 2048) | _GEMMA3 | _grouped(1),
     "gemma-3-1b": layer_sizes(26, 1152, 4, 6912) | _GEMMA3 | _grouped(1),

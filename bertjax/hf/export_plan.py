@@ -182,9 +182,8 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     required = family.heads_of(architecture) or ()
     try:
         rendered = family.render_config(config, architecture)
-        unset = {
-            name for key, (name, default, _) in family.fields.items() if default is not None and rendered[key] is None
-        }
+        flat = family.flatten(rendered, CONFIG)
+        unset = {name for key, (name, default, _) in family.fields.items() if default is not None and flat[key] is None}
         if unset:
             return plan_native(config, heads, tuple(sorted(unset)))
         hf_config = family.parse_config(rendered)
@@ -368,7 +367,8 @@ def read_sidecar(
     if config.family != family.name:
         raise UserError(f"{where}: family = {config.family!r}; {CONFIG} is of the family {family.name!r}")
     architecture = family.architecture_for(heads, config)
-    rendered = family.render_config(config, architecture)
+    rendered = family.flatten(family.render_config(config, architecture), where)
+    values = family.flatten(values, where)
     keymap, required = family.keymap_for(architecture, config), family.heads_of(architecture) or ()
     stored = select_stored_heads(keymap, required, heads)
     differing, in_sidecar = compare_configs(config, hf_config, heads, stored)

@@ -107,6 +107,7 @@ _AUTO = {
     "ForQuestionAnsweringSimple": "AutoModelForQuestionAnswering",
     "ForMultipleChoice": "AutoModelForMultipleChoice",
     "5EncoderModel": "AutoModelForTextEncoding",
+    "T5GemmaEncoderModel": "AutoModelForTextEncoding",
 }
 
 

@@ -23,7 +23,7 @@ class Embeddings(nnx.Module):
     """word (+ position) (+ token type) -> norm -> dropout -> projection to the hidden size, each where configured.
 
     The order is BERT's and ALBERT's (google-research/albert:modeling.py); `embedding_norm="after"` norms after the
-    projection (microsoft/DeBERTa:DeBERTa/deberta/bert.py).
+    projection (microsoft/DeBERTa:DeBERTa/deberta/bert.py), "words" before positions and types are added.
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
@@ -34,7 +34,7 @@ class Embeddings(nnx.Module):
         self.word_embeddings = table(config.table_size)
         self.position_embeddings = table(num_positions) if config.position_embedding == "learned" else None
         self.token_type_embeddings = table(config.type_vocab_size) if config.type_vocab_size else None
-        norm_size = config.embedding_dim if config.embedding_norm == "before" else config.hidden_size
+        norm_size = config.hidden_size if config.embedding_norm == "after" else config.embedding_dim
         self.norm = make_norm(norm_size, config, rngs) if config.embedding_norm != "none" else None
         sizes, bias = (config.embedding_dim, config.hidden_size), config.embedding_projection_bias
         self.projection = Linear(*sizes, config, rngs, bias) if config.embedding_size is not None else None
@@ -66,7 +66,7 @@ class Embeddings(nnx.Module):
         if config.token_dropout:
             x = drop_tokens(x, input_ids == config.mask_token_id, segment_ids)
         x = self._sum(x, position_ids, token_type_ids)
-        if norm is not None and not norm_after:
+        if norm is not None and config.embedding_norm == "before":
             x = norm(x)
         if not norm_after:
             x = dropout(x, config.rate("embedding_dropout"), key)
@@ -82,6 +82,8 @@ class Embeddings(nnx.Module):
         config = self.config
         if config.embedding_scale:
             x = x * math.sqrt(config.embedding_dim)
+        if self.norm is not None and config.embedding_norm == "words":
+            x = self.norm(x)
         if self.position_embeddings is not None:
             x = x + self.position_embeddings(position_ids + config.position_offset)
         if config.position_embedding in ("sinusoidal", "fairseq"):

@@ -46,7 +46,7 @@ def pretrained(extras: Extras, runs: dict[str, Path]) -> Path:
 def test_names_are_listed_with_those_of_bertjax(extras: Extras, capsys: pytest.CaptureFixture[str]) -> None:
     for registry, name in zip(
         (OBJECTIVES, ATTENTION, FAMILIES, ENCODER_DECODERS, TASK_KINDS, SOURCES),
-        ("rts", "alibi", "dpr", "blenderbot", "ordinal", "sqlite"),
+        ("rts", "alibi", "dpr", "umt5", "ordinal", "sqlite"),
         strict=True,
     ):
         assert [each for each in registry if registry.is_extension(each)] == [name]
@@ -217,13 +217,11 @@ def test_a_family_is_loaded_and_saved_as_transformers_has_it(extras: Extras, tmp
 
 def test_an_encoder_decoder_of_another_package_is_loaded_and_saved(extras: Extras, tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    sizes = dict(vocab_size=50, d_model=24, max_position_embeddings=16, encoder_layers=1, decoder_layers=2)
-    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
-    sizes |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20)
-    theirs = transformers.BlenderbotForConditionalGeneration(transformers.BlenderbotConfig(**sizes)).eval()
+    sizes = dict(vocab_size=50, d_model=24, d_kv=8, d_ff=20, num_layers=2, num_decoder_layers=3, num_heads=2)
+    theirs = transformers.UMT5ForConditionalGeneration(transformers.UMT5Config(**sizes)).eval()
     theirs.save_pretrained(tmp_path / "theirs")
     ours = bertjax.load_pretrained(tmp_path / "theirs")
-    assert isinstance(ours, PretrainedEncoderDecoder) and ours.config.family == "blenderbot"
+    assert isinstance(ours, PretrainedEncoderDecoder) and ours.config.family == "umt5"
     ours.save_pretrained(tmp_path / "ours")
     again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
     ids = np.random.default_rng(0).integers(3, 50, (2, 9))

@@ -64,6 +64,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "none": {},
         "before": {"embedding_size": 8},
         "after": {"embedding_size": 8, "embedding_norm": "after", "zero_pad_embeddings": True},
+        "words": {"embedding_size": 8, "embedding_norm": "words"},
         "no-norm": {"embedding_norm": "none", "embedding_size": 8},
     },
     "types": {"two": {"type_vocab_size": 2}, "none": {"type_vocab_size": 0}},

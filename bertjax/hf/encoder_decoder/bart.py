@@ -56,8 +56,8 @@ _MARIAN_FIELDS = change_defaults(FIELDS, vocab_size=58101, pad_token_id=58100)
 PRE_NORM: Values = {"norm_placement": "pre"}
 INERT = """
 add_bias_logits add_final_layer_norm attention_bias classif_dropout classifier_dropout decoder_layerdrop
-encoder_layerdrop extra_pos_embeddings force_bos_token_to_be_generated gradient_checkpointing num_hidden_layers
-output_past save_step static_position_embeddings
+do_blenderbot_90_layernorm encoder_layerdrop extra_pos_embeddings force_bos_token_to_be_generated gradient_checkpointing
+layernorm_variant num_hidden_layers output_past save_step static_position_embeddings
 """
 
 
@@ -69,7 +69,9 @@ def _network_fields(network: str) -> Fields:
     }
 
 
-def parse_encoder_decoder(values: JsonKeys, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
+def parse_encoder_decoder(
+    values: JsonKeys, shared: Fields, structure: Values, where: str, **defaults: int
+) -> EncoderDecoderConfig:
     """Returns the model of a config.json.
 
     Args:
@@ -77,6 +79,7 @@ def parse_encoder_decoder(values: JsonKeys, shared: Fields, structure: Values, w
         shared: keys that are fields of encoder and decoder.
         structure: fields that every model of the family has.
         where: the file to name in errors.
+        **defaults: other defaults of keys of one network, such as `decoder_layers`.
     """
     pre_norm, embedding_norm = "norm_placement" in structure, "embedding_norm" not in structure
     order = f"norms {'precede' if pre_norm else 'follow'} the blocks"
@@ -89,7 +92,7 @@ def parse_encoder_decoder(values: JsonKeys, shared: Fields, structure: Values, w
         refuse(values, where, key, allowed, reason)
     common = structure | parse_fields(values, shared, where)
     encoder, decoder = (
-        EncoderConfig(**common | parse_fields(values, _network_fields(network), where))
+        EncoderConfig(**common | parse_fields(values, change_defaults(_network_fields(network), **defaults), where))
         for network in ("encoder", "decoder")
     )
     return EncoderDecoderConfig(encoder, as_decoder(decoder, encoder))

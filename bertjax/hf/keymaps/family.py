@@ -103,6 +103,8 @@ class Family:
         cut_tensors: tensors without what a value of config.json leaves unused, or with what it implies, from
             (config.json, tensors under their names in the file, file to name in errors).
         written: False where no class of `transformers` exists: folders are read, and exports are in the native format.
+        flatten: keys of the network, from (config.json, file to name in errors), for classes with a table of them.
+        nest: the inverse of `flatten`, for what is written.
     """
 
     name: str
@@ -128,6 +130,8 @@ class Family:
     cut_tensors: Callable[[dict[str, Any], Tensors, str], Tensors] = lambda values, tensors, where: tensors
     prefixes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     written: bool = True
+    flatten: Callable[[dict[str, Any], str], dict[str, Any]] = lambda values, where: values
+    nest: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
 
     def heads_of(self, architecture: str) -> tuple[str, ...] | None:
         """Returns the heads of a class, None for one that is not of the family."""
@@ -176,6 +180,7 @@ class Family:
         Raises:
             UserError: a key would change what is computed in a way that is not supported.
         """
+        values = self.flatten(values, where)
         values = JsonKeys(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
         labels = parse_labels(values, where)
         for key, allowed, reason in (*_REFUSED, *self.unsupported):
@@ -218,7 +223,7 @@ class Family:
         Labels are written only where they are predicted: `transformers` sizes heads with two outputs by them, too.
         """
         predicted = {"sequence_classification", "token_classification"} & set(self.heads_of(architecture) or ())
-        return {
+        rendered = {
             "architectures": [architecture],
             "model_type": self.model_type,
             "dtype": "float32",
@@ -227,6 +232,7 @@ class Family:
             **render_fields(config, self.fields),
             **self.extra_keys(config, architecture),
         }
+        return self.nest(rendered)
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------

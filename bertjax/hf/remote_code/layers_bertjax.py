@@ -159,8 +159,8 @@ class BertjaxEmbeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.position_offset + config.max_position_embeddings, size)
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
-        norm_sizes = {"before": size, "after": config.hidden_size, "none": 0}
-        self.norm = make_norm(config, norm_sizes[config.embedding_norm], config.embedding_norm != "none")
+        norm_size = config.hidden_size if config.embedding_norm == "after" else size
+        self.norm = make_norm(config, norm_size, config.embedding_norm != "none")
         if config.embedding_size is not None:
             self.projection = nn.Linear(size, config.hidden_size, bias=config.embedding_projection_bias)
         self.dropout = nn.Dropout(config.rate("embedding_dropout"))
@@ -192,6 +192,8 @@ class BertjaxEmbeddings(nn.Module):
         """
         config = self.config
         x = words * math.sqrt(words.shape[-1]) if config.embedding_scale else words
+        if config.embedding_norm == "words":
+            x = self.norm(x)
         if config.position_embedding == "learned":
             x = x + self.position_embeddings(position_ids + config.position_offset)
         if config.position_embedding == "sinusoidal":

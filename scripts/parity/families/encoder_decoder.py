@@ -1,4 +1,4 @@
-"""Encoder-decoders: (m)BART, Pegasus, Marian, M2M-100, (m)T5 of both versions, and `EncoderDecoderModel`s."""
+"""Encoder-decoders: (m)BART and its variants, Pegasus, Marian, M2M-100, (m)T5, and `EncoderDecoderModel`s."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ CASES = (
          _NETWORKS | dict(scale_embedding=True), ("BartForConditionalGeneration",)),
     Case("mbart", "pre-norm, other heads and widths in the decoder", "MBartConfig",
          _NETWORKS | dict(decoder_start_token_id=2), ("MBartForConditionalGeneration",)),
+    Case("mvp", "SiLU, scaled embeddings", "MvpConfig",
+         _NETWORKS | dict(activation_function="silu", scale_embedding=True), ("MvpForConditionalGeneration",)),
+    Case("plbart", "embeddings that are not scaled", "PLBartConfig", _NETWORKS | dict(scale_embedding=False),
+         ("PLBartForConditionalGeneration",)),
+    Case("blenderbot", "pre-norm, ReLU, scaled embeddings", "BlenderbotConfig",
+         _NETWORKS | dict(activation_function="relu", scale_embedding=True), ("BlenderbotForConditionalGeneration",)),
+    Case("blenderbot-small", "the decoder norms its words alone, scaled embeddings", "BlenderbotSmallConfig",
+         _NETWORKS | dict(scale_embedding=True), ("BlenderbotSmallForConditionalGeneration",)),
     Case("pegasus", "pre-norm, sinusoids, ReLU, scaled embeddings", "PegasusConfig",
          _NETWORKS | dict(activation_function="relu", scale_embedding=True), ("PegasusForConditionalGeneration",)),
     Case("m2m_100", "pre-norm, sinusoids after pad id 4, SiLU", "M2M100Config",
