@@ -56,6 +56,7 @@ _FAMILY_MODULES = {
     "llama mistral qwen2 qwen3 eurobert": "llama:FAMILIES.{}",
     "gemma gemma2 gemma3_text": "gemma:FAMILIES.{}",
     "t5 mt5 umt5": "t5:FAMILIES.{}",
+    "bart mbart": "bart:FAMILIES.{}",
     "luke ibert": "read_as_roberta:FAMILIES.{}",
 }
 
