@@ -34,6 +34,7 @@ CLASSES = {
 def test_graph(family: str, kind: str, tmp_path: Path) -> None:
     config = encoder_config(common(family))
     sizes = {"vocab_size": 97, "padded_vocab_size": None, "pad_token_id": min(config.pad_token_id or 0, 96)}
+    sizes["eos_token_id"] = 7
     heads = CLASSES[kind]
     config = dataclasses.replace(config, **sizes, labels=("a", "b", "c"), bi_data=False)
     config = dataclasses.replace(config, **with_decoder(family, next(iter(heads), "")))
