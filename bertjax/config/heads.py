@@ -75,10 +75,10 @@ class HeadsConfig(Settings, group="model"):
     )
     pooling: str = setting(
         "first",
-        choices=("first", "last", "mean", "late"),
+        choices=("first", "last", "eos", "mean", "late"),
         heads=("pooler", "pair", "sequence_classification", "multiple_choice"),
-        help="Vector of an example: its first token, its last, or the mean of all; late: mean of all, where a "
-        "classifier scores every token and the mean is taken of the scores (EuroBERT).",
+        help="Vector of an example: its first token, its last, its last end token (eos: BART, T5), or the mean of all; "
+        "late: mean of all, where a classifier scores every token and the mean is taken of the scores (EuroBERT).",
     )
     classifier_dense: str = setting(
         "pooler",

@@ -33,7 +33,7 @@ from bertjax.types import Vocabulary
 DTYPES = ("float32", "bfloat16")
 NETWORK_GROUPS = ("model", "generator", "decoder")
 """Groups of keys that describe a network; the keys of the others default to the values of `model`."""
-OF_TOKENIZER = ("vocab_size", "padded_vocab_size", "pad_token_id", "mask_token_id")
+OF_TOKENIZER = ("vocab_size", "padded_vocab_size", "pad_token_id", "mask_token_id", "eos_token_id")
 """Fields of `EncoderConfig` that follow from the tokenizer."""
 
 
@@ -165,6 +165,8 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
             raise UserError("model.labels must name at least one label")
         for reason in _invalid_combinations(self):
             raise UserError(reason)
+        if self.decoder_layers is not None:
+            self.decoder_config()  # raises for a decoder that cannot be built
         if self.attention_class is not None:
             attention = ATTENTION.load(self.attention_class)
             if self.attention_position not in attention.positions:
@@ -215,6 +217,12 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
         """Disentangled attention: the largest distance that is distinguished."""
         return self.max_position_embeddings if self.max_relative_positions is None else self.max_relative_positions
 
+    def decoder_config(self) -> EncoderConfig:
+        """Returns the decoder of `decoder_layers`: causal, with cross-attention, else like the encoder."""
+        assert self.decoder_layers is not None
+        parts: dict[str, Any] = {"causal": True, "cross_attention_hidden_size": self.hidden_size}
+        return dataclasses.replace(self, num_layers=self.decoder_layers, decoder_layers=None, **parts)
+
     def is_local(self, layer: int) -> bool:
         """Returns whether this layer has local attention."""
         period, first = self.global_attn_every_n_layers, self.first_global_layer
@@ -256,6 +264,12 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
             values["mask_token_id"] = vocabulary.mask_id
             if vocabulary.mask_id < 0:
                 raise UserError("model.token_dropout scales by the share of mask tokens, which the tokenizer lacks")
+        if values.get("decoder_layers") is not None or values.get("pooling") == "eos":
+            values["eos_token_id"] = vocabulary.sep_id
+            if vocabulary.sep_id < 0:
+                raise UserError(
+                    "model.decoder_layers and model.pooling=eos need an end token, which the tokenizer lacks"
+                )
     return EncoderConfig(**values)
 
 
@@ -403,6 +417,11 @@ def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
         yield f"num_groups must lie in 1 to num_layers, not {config.num_groups}"
     if config.inner_layers > 1 and not shared:
         yield "inner_layers needs num_groups: only shared groups have inner layers"
+    without = [
+        name for name in ("causal", "conv_kernel_size", "enhanced_decoder", "token_dropout") if getattr(config, name)
+    ]
+    if config.decoder_layers is not None and without:
+        yield f"decoder_layers: a decoder cannot follow an encoder with {without[0]}={getattr(config, without[0])}"
     if config.causal and config.conv_kernel_size > 0:
         yield "conv_kernel_size sees the next token: not in causal models"
 

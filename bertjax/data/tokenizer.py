@@ -44,6 +44,7 @@ class Tokenizer:
         spec: Its special tokens and layouts.
         token_types: Whether texts have token types; see `fitted`.
         summary_skips: Where the last token of a text sums it up: the id of those that do not; see `fitted`.
+        summary_id: Where the last token with this id sums a text up: the id; see `fitted`.
         tokens: Token of every id.
         size: Number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: -1 if the family lacks the token.
@@ -57,6 +58,7 @@ class Tokenizer:
         self.family, self.lowercase, self.token_types = family, lowercase, spec.token_types
         self.kind = backend.kind
         self.summary_skips: int | None = None
+        self.summary_id: int | None = None
         self.tokens: list[str] = backend.tokens
         self.size = len(self.tokens)
         ids = {token: index for index, token in enumerate(self.tokens)}
@@ -93,16 +95,18 @@ class Tokenizer:
         """Returns the tokenizer as a model reads it.
 
         It has no token types where the model's table lacks one of them. The text of a causal model whose summary is the
-        last token is summed up by the last one that is not padding, as in classes of transformers.
+        last token is summed up by the last one that is not padding, as in classes of transformers; that of a model with
+        pooling=eos by the last end token.
         """
         types = self.token_types and (
             model.relative_segments or max(self.engine.encode("a", "b").type_ids) < model.type_vocab_size
         )
         skipped = model.pad_token_id if model.causal and model.pooling == "last" else None
-        if (types, skipped) == (self.token_types, self.summary_skips):
+        summary_id = model.eos_token_id if model.pooling == "eos" else None
+        if (types, skipped, summary_id) == (self.token_types, self.summary_skips, self.summary_id):
             return self
         fitted = copy.copy(self)
-        fitted.token_types, fitted.summary_skips = types, skipped
+        fitted.token_types, fitted.summary_skips, fitted.summary_id = types, skipped, summary_id
         return fitted
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:

@@ -345,9 +345,10 @@ def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[MetricWriter]:
 def describe_network(network: Network) -> str:
     """Returns size, number of parameters and dtype of a network in words."""
     config, heads = network
+    decoder = "" if config.decoder_layers is None else f" and {config.decoder_layers} of a decoder"
     return (
-        f"{config.num_layers} layers of {config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens, "
-        f"{count_params(config, heads):,} parameters, matmuls in {config.compute_dtype}"
+        f"{config.num_layers} layers{decoder} of {config.hidden_size}, {config.num_heads} heads, "
+        f"{config.vocab_size:,} tokens, {count_params(config, heads):,} parameters, matmuls in {config.compute_dtype}"
     )
 
 

@@ -175,6 +175,12 @@ def _check_eval_sources(cfg: ConfigDict) -> None:
 
 def _check_phase(config: Config) -> None:
     """Checks groups against each other."""
+    labels = config.objective.is_finetuning and not TASK_KINDS.load(config.cfg.task.kind).has_targets
+    if config.model.decoder_layers is not None and not labels:
+        raise UserError(
+            f"model.decoder_layers={config.model.decoder_layers} is for tasks that label texts or find answers; set it "
+            "to None, encoder-decoders of other objectives have their decoder in decoder.*"
+        )
     config.objective.check_model(config.model)
     config.mesh.check_model(config.model)
     check_batch_sizes(config, config.mesh.batch_shards or 1)

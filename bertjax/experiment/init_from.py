@@ -211,9 +211,11 @@ def resize_tables(source: SourceModel, config: EncoderConfig, match: TokenMatch,
         The parameters with as many tokens, positions, distances and token types as the new model has.
     """
     length = config.max_position_embeddings
+    positions = "encoder/embeddings/position_embeddings/embedding"
     tables: dict[str, Callable[[Any], np.ndarray]] = {
-        "encoder/embeddings/position_embeddings/embedding": lambda leaf: resize_position_table(
-            leaf, length, source.config.position_offset, how
+        **dict.fromkeys(
+            (positions, f"decoder/{positions}"),
+            lambda leaf: resize_position_table(leaf, length, source.config.position_offset, how),
         ),
         "encoder/embeddings/token_type_embeddings/embedding": lambda leaf: leaf[: config.type_vocab_size],
         "encoder/relative/embedding": lambda leaf: np.asarray(leaf)[_distance_rows(source.config, config)],

@@ -76,6 +76,8 @@ class Pruned(NamedTuple):
 def require_target(model: PretrainedModel, target: PruningTarget) -> None:
     """Raises `UserError` if a model has less than the target, or none of its class can be like it."""
     config = model.config
+    if config.decoder_layers is not None:
+        raise UserError("this model has a decoder after its encoder (decoder_layers); single encoders can be pruned")
     count = target.layers if isinstance(target.layers, int) else len(target.layers or ())
     sizes = {
         "layers": (count or None, config.num_layers),

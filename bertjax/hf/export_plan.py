@@ -178,6 +178,8 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     if not family.written:
         return plan_native(config, heads)
     architecture = family.architecture_for(heads, config)
+    if architecture is None:
+        return plan_native(config, heads, (f"heads: {', '.join(heads) or 'none'}",))
     keymap = family.keymap_for(architecture, config)
     required = family.heads_of(architecture) or ()
     try:
@@ -367,6 +369,7 @@ def read_sidecar(
     if config.family != family.name:
         raise UserError(f"{where}: family = {config.family!r}; {CONFIG} is of the family {family.name!r}")
     architecture = family.architecture_for(heads, config)
+    assert architecture is not None  # a folder without a class of the family has no sidecar
     rendered = family.flatten(family.render_config(config, architecture), where)
     values = family.flatten(values, where)
     keymap, required = family.keymap_for(architecture, config), family.heads_of(architecture) or ()

@@ -181,7 +181,7 @@ class ModelOutput(NamedTuple):
         rtd_logits: positive = replaced.
         choice_logits: of each row, which is a choice; `transformers` returns them by question.
         start_logits, end_logits: scores of the first and the last token of an answer.
-        hidden_states, target_hidden_states: states of all L layers, embeddings first.
+        hidden_states, target_hidden_states: states of all L layers, embeddings first; those of a decoder follow.
     """
 
     last_hidden_state: Float[Array, "B S D"]
@@ -259,10 +259,12 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
     """Computes all heads that read hidden states alone (the span-boundary head also needs spans)."""
     hidden, segment_ids = encoded.last_hidden_state, inputs["segment_ids"]
     batch_size, length = segment_ids.shape
-    positions = jnp.full((batch_size, 1), length - 1 if model.config.pooling == "last" else 0, jnp.int32)
-    if model.config.pooling == "last" and model.config.causal:  # as in transformers, whatever the attention mask says
-        is_text = inputs["input_ids"] != model.config.pad_token_id
-        positions = jnp.argmax(jnp.arange(length)[None] * is_text, axis=1, keepdims=True).astype(jnp.int32)
+    config, ids = model.config, inputs["input_ids"]
+    positions = jnp.full((batch_size, 1), length - 1 if config.pooling == "last" else 0, jnp.int32)
+    if config.pooling == "eos" or (config.pooling == "last" and config.causal):
+        # as in transformers, whatever the attention mask says
+        counts = ids == config.eos_token_id if config.pooling == "eos" else ids != config.pad_token_id
+        positions = jnp.argmax(jnp.arange(length)[None] * counts, axis=1, keepdims=True).astype(jnp.int32)
     outputs: dict[str, Array] = {}
     if "pooler" in heads:
         outputs["pooler_output"] = model.pooled(hidden, positions, segment_ids)[:, 0]

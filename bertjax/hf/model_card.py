@@ -119,6 +119,7 @@ def _introduction(plan: ExportPlan, num_params: int, card: Mapping[str, Any]) ->
     rows = [
         ("Parameters", f"{num_params:,}"),
         ("Layers", config.num_layers),
+        *([("Layers of the decoder", config.decoder_layers)] if config.decoder_layers is not None else []),
         ("Hidden size", config.hidden_size),
         ("Attention heads", config.num_heads),
         ("Feed-forward size", config.intermediate_size),
@@ -131,7 +132,8 @@ def _introduction(plan: ExportPlan, num_params: int, card: Mapping[str, Any]) ->
         base = card.get("base_model")
         origin = f"finetuned from {_code(base)}" if base else "trained from random weights"
         origin += f" for {_line(card['task'])} with bertjax (JAX)"
-    return f"An encoder of class `{plan.architecture}`, {origin}.\n\n{_table('Size', rows)}"
+    network = "encoder" if config.decoder_layers is None else "encoder-decoder"
+    return f"An {network} of class `{plan.architecture}`, {origin}.\n\n{_table('Size', rows)}"
 
 
 def _training(card: Mapping[str, Any]) -> str:

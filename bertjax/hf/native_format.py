@@ -58,6 +58,7 @@ _PRETRAINING_HEADS = {"mlm", "pair", "rtd", "span_boundary"}
 # First keys of a path, and the beginning of the tensor's name; other keys are joined by dots.
 _RENAMES = (
     (r"^pooler/", "encoder/pooler/"),
+    (r"^decoder/encoder/", "encoder/decoder/"),
     (r"^encoder/attention_norms/layers/\{(\w)\}/", r"encoder/layers/{\1+1}/attention/norm/"),
     (r"^mlm_head/table$", "mlm_head/decoder/weight"),
     (r"^mlm_head/bias$", "mlm_head/decoder/bias"),

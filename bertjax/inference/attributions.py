@@ -255,6 +255,8 @@ def require_rollout(readout: Readout) -> None:
         reason = f"each of model.num_groups has inner_layers={config.inner_layers}"
     elif config.enhanced_decoder and readout.head == "mlm":
         reason = "the enhanced decoder runs the last layer twice"
+    elif config.decoder_layers is not None:
+        reason = "a decoder follows the encoder"
     if reason:
         raise UserError(f"attention-rollout needs the attention weights of plain layers, and here {reason}")
 

@@ -24,14 +24,19 @@ class Embeddings(nnx.Module):
 
     The order is BERT's and ALBERT's (google-research/albert:modeling.py); `embedding_norm="after"` norms after the
     projection (microsoft/DeBERTa:DeBERTa/deberta/bert.py), "words" before positions and types are added.
+
+    Args:
+        config: architecture.
+        rngs: the stream `params` draws the parameters.
+        words: False leaves out the word table: every call brings `inputs_embeds`.
     """
 
-    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, words: bool = True):
         def table(size: int) -> nnx.Embed:
             return nnx.Embed(size, config.embedding_dim, embedding_init=initializer(config), rngs=rngs)
 
         num_positions = config.position_offset + config.max_position_embeddings
-        self.word_embeddings = table(config.table_size)
+        self.word_embeddings = table(config.table_size) if words else None
         self.position_embeddings = table(num_positions) if config.position_embedding == "learned" else None
         self.token_type_embeddings = table(config.type_vocab_size) if config.type_vocab_size else None
         norm_size = config.hidden_size if config.embedding_norm == "after" else config.embedding_dim
@@ -60,9 +65,7 @@ class Embeddings(nnx.Module):
         """
         config, norm = self.config, self.norm
         norm_after = config.embedding_norm == "after"
-        x = inputs_embeds
-        if x is None:
-            x = jnp.take(unshard_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
+        x = self.look_up(input_ids) if inputs_embeds is None else inputs_embeds
         if config.token_dropout:
             x = drop_tokens(x, input_ids == config.mask_token_id, segment_ids)
         x = self._sum(x, position_ids, token_type_ids)
@@ -77,6 +80,16 @@ class Embeddings(nnx.Module):
         if config.zero_pad_embeddings and segment_ids is not None:
             x = jnp.where((segment_ids > 0)[:, :, None], x, jnp.zeros((), x.dtype))
         return dropout(x, config.rate("embedding_dropout"), key) if norm_after else x
+
+    @property
+    def word_table(self) -> Float[Array, "V E"]:
+        """The table of word embeddings."""
+        assert self.word_embeddings is not None
+        return self.word_embeddings.embedding[...]
+
+    def look_up(self, input_ids: Int[Array, "B S"]) -> Float[Array, "B S E"]:
+        """Returns the rows of the word table."""
+        return jnp.take(unshard_table(self.word_table), input_ids, axis=0)
 
     def _sum(self, x: Array, position_ids: Array, token_type_ids: Array) -> Array:
         config = self.config

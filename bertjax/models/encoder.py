@@ -56,12 +56,13 @@ class Encoder(nnx.Module):
     Args:
         config: architecture.
         rngs: the stream `params` draws the parameters.
+        words: False leaves out the word table: every call brings `inputs_embeds`.
     """
 
-    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, words: bool = True):
         attention = config.attention_position
         split_norms = not config.first_attention_norm and config.num_layers > 1
-        self.embeddings = Embeddings(config, rngs)
+        self.embeddings = Embeddings(config, rngs, words)
         self.layers = init_layers(config, rngs) if config.num_groups is None else None
         self.groups = None if config.num_groups is None else Stacked(init_layers(config, rngs))
         self.attention_norms = Stacked(init_attention_norms(config, rngs)) if split_norms else None
@@ -225,10 +226,12 @@ class Encoder(nnx.Module):
 def count_positions(config: EncoderConfig, input_ids: Int[Array | np.ndarray, "B S"]) -> Any:
     """Returns positions from 0 [B, S], an array of the same library; where the table has an offset, padding has -1.
 
-    There it is not counted: so RoBERTa was trained (transformers: create_position_ids_from_input_ids).
+    There it is not counted: so RoBERTa was trained (transformers: create_position_ids_from_input_ids). Encoders with a
+    decoder count it (BART).
     """
     numpy = np if isinstance(input_ids, np.ndarray) else jnp  # NumPy compiles no program
-    real = input_ids != config.pad_token_id if config.position_offset else numpy.ones_like(input_ids, bool)
+    skips = config.position_offset > 0 and config.decoder_layers is None
+    real = input_ids != config.pad_token_id if skips else numpy.ones_like(input_ids, bool)
     return (numpy.cumsum(real, axis=1) * real - 1).astype(np.int32)
 
 

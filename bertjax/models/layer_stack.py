@@ -67,7 +67,8 @@ def join_stacks(params: Params) -> tuple[Params, bool]:
 def _map_stacks(params: Params, function: Callable[[Any], Any]) -> Params:
     """Returns the parameters of a model or encoder with `function` of every stack of layers."""
     if "encoder" in params:
-        return {**params, "encoder": _map_stacks(params["encoder"], function)}
+        networks = [name for name in ("encoder", "decoder") if name in params]
+        return params | {name: _map_stacks(params[name], function) for name in networks}
     if "attention_norms" in params:
         norms = {"layers": function(params["attention_norms"]["layers"])}
         params = {**params, "attention_norms": norms}

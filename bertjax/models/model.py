@@ -44,24 +44,29 @@ HEADS = (
     "contact",
 )
 
-_DECODER_KEY = 0xDEC0DE  # derives the enhanced decoder's dropout key, distinct from the encoder's
+_DECODER_KEY = 0xDEC0DE  # derives the dropout key of a decoder, distinct from the encoder's
 
 
 class Model(nnx.Module):
     """An encoder with any of `HEADS`. `pair` and `classifier_dense="pooler"` need the pooler.
 
+    With `config.decoder_layers` a decoder follows, whose states the heads read.
+
     Args:
         config: architecture and heads.
         heads: names from `HEADS`; the attributes of all others are None.
         rngs: the stream `params` draws the parameters.
+        words: False leaves out the word table: every call brings `inputs_embeds`.
 
     Raises:
         UserError: a head is unknown, or needs the pooler.
     """
 
-    def __init__(self, config: EncoderConfig, heads: tuple[str, ...], rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, heads: tuple[str, ...], rngs: nnx.Rngs, words: bool = True):
         check_heads(config, heads)
-        self.encoder = Encoder(config, rngs)
+        self.encoder = Encoder(config, rngs, words)
+        has_decoder = config.decoder_layers is not None
+        self.decoder = Model(config.decoder_config(), (), rngs, words=False) if has_decoder else None
         self.pooler = Pooler(config, rngs) if "pooler" in heads else None
         self.mlm_head = MlmHead(config, rngs) if "mlm" in heads else None
         self.decoder_positions = _decoder_positions(config, rngs) if "mlm" in heads else None
@@ -100,6 +105,8 @@ class Model(nnx.Module):
     ) -> EncoderOutput:
         """Runs the encoder, and collects what `mlm_hidden_states` needs; the arrays are those of `types.Batch`.
 
+        A decoder runs after it: the last hidden state is the decoder's, whose hidden states follow the encoder's.
+
         Args:
             input_ids, segment_ids, position_ids, token_type_ids, key, collect, encoder_hidden_states,
                 encoder_attention_mask, inputs_embeds: as in `Encoder.__call__`.
@@ -107,7 +114,7 @@ class Model(nnx.Module):
         if self.decoder_positions is not None:
             collect = (*collect, "before_last")
         tokens = input_ids, segment_ids, token_type_ids, position_ids
-        return self.encoder(
+        encoded = self.encoder(
             *tokens,
             key=key,
             collect=collect,
@@ -115,6 +122,35 @@ class Model(nnx.Module):
             encoder_attention_mask=encoder_attention_mask,
             inputs_embeds=inputs_embeds,
         )
+        if self.decoder is None:
+            return encoded
+        words = self.encoder.embeddings.look_up(input_ids) if inputs_embeds is None else inputs_embeds
+        decoded = self.decoder.encoder(
+            *tokens,
+            key=None if key is None else jax.random.fold_in(key, _DECODER_KEY),
+            collect=tuple(name for name in collect if name == "hidden_states"),
+            encoder_hidden_states=encoded.last_hidden_state,
+            encoder_attention_mask=segment_ids,
+            inputs_embeds=self._one_late(words, segment_ids),
+        )
+        states = None
+        if encoded.hidden_states is not None and decoded.hidden_states is not None:
+            states = jnp.concatenate([encoded.hidden_states, decoded.hidden_states])
+        return encoded._replace(last_hidden_state=decoded.last_hidden_state, hidden_states=states)
+
+    def _one_late(self, words: Float[Array, "B S E"], segment_ids: Int[Array, "B S"]) -> Float[Array, "B S E"]:
+        """Returns the word embeddings of the tokens before, and of `decoder_start` before the first of an example."""
+        before = jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+        if self.config.decoder_start == "last":
+            index = jnp.broadcast_to(jnp.arange(words.shape[1], dtype=jnp.int32)[None], words.shape[:2])
+            ends = segment_ids != jnp.pad(segment_ids[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+            last = jax.lax.cummin(jnp.where(ends, index, words.shape[1]), axis=1, reverse=True)
+            first = gather_positions(words, last)
+        else:
+            token = self.config.eos_token_id if self.config.decoder_start == "eos" else self.config.pad_token_id
+            first = self.encoder.embeddings.look_up(jnp.full((1, 1), token, jnp.int32))
+        late = jnp.pad(words[:, :-1], ((0, 0), (1, 0), (0, 0)))
+        return jnp.where((segment_ids != before)[:, :, None], first, late)
 
     def mlm_hidden_states(
         self,
@@ -164,7 +200,7 @@ class Model(nnx.Module):
 
     def word_embedding_table(self) -> Float[Array, "V D"]:
         """The table of word embeddings, which the MLM head shares."""
-        return self.encoder.embeddings.word_embeddings.embedding[...]
+        return self.encoder.embeddings.word_table
 
     def pooled(
         self, hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"] | None = None
@@ -321,7 +357,7 @@ def bind(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> Model
     """Returns the model with these parameters. Args: as in `init_params`; `params` also as of `split_stacks`."""
     params, were_split = join_stacks(params)
     if were_split:
-        config = dataclasses.replace(config, unroll=config.num_layers)
+        config = dataclasses.replace(config, unroll=max(config.num_layers, config.decoder_layers or 0))
     return nnx.merge(graphdef(config, heads), params)
 
 

@@ -85,7 +85,7 @@ def qa_data(
         if not len(chosen):
             raise UserError("task.train: no answer stands at its answer_start; it counts characters, from 0")
     # no answer stands at [CLS], or else at the begin token, in any model, as in run_qa
-    template = dataclasses.replace(find_template(tokenizer, is_pair=True), summary_skips=None)
+    template = dataclasses.replace(find_template(tokenizer, is_pair=True), summary_skips=None, summary_id=None)
     whole = TokenRanges.of(*encode_texts(tokenizer, [examples.questions[i] for i in chosen]))
     questions = whole.truncate(np.minimum(whole.lengths, config.spec.max_question_length))
     num_truncated = int((questions.lengths < whole.lengths).sum())

@@ -27,12 +27,14 @@ class WindowTemplate:
         types: Token types of the texts.
         summary_position: Position of the token that represents the window; negative: counted from the end.
         summary_skips: Not None: the last token without this id represents the window instead.
+        summary_id: Not None: the last token with this id represents the window instead.
     """
 
     gaps: tuple[tuple[tuple[int, int], ...], ...]
     types: tuple[int, ...]
     summary_position: int
     summary_skips: int | None = None
+    summary_id: int | None = None
 
     @property
     def num_special(self) -> int:
@@ -44,7 +46,7 @@ def find_template(tokenizer: Tokenizer, is_pair: bool) -> WindowTemplate:
     """Returns the arrangement of one text or two that the tokenizer's `tokenizer.json` defines, else its family's.
 
     Token types are 0 in families without them. The summary is [CLS] if there is one, else the last token; of models
-    that see only what precedes (GPT-2, Llama) it is the last in any case.
+    that see only what precedes (GPT-2, Llama) it is the last in any case, of models with pooling=eos an end token.
     """
     family = tokenizer.spec
     gaps, types = _probe(tokenizer.engine, is_pair) or _parse(tokenizer, family.pair if is_pair else family.single)
@@ -57,7 +59,7 @@ def find_template(tokenizer: Tokenizer, is_pair: bool) -> WindowTemplate:
         summary = first.index(tokenizer.cls_id)
     elif tokenizer.cls_id in last:
         summary = last.index(tokenizer.cls_id) - len(last)
-    return WindowTemplate(tuple(map(tuple, gaps)), tuple(types), summary, tokenizer.summary_skips)
+    return WindowTemplate(tuple(map(tuple, gaps)), tuple(types), summary, tokenizer.summary_skips, tokenizer.summary_id)
 
 
 _Arrangement = tuple[list[list[tuple[int, int]]], list[int]]
@@ -169,8 +171,9 @@ def assemble_windows(
             types[target] = kind
             position += part.lengths
     summary = np.full(len(lengths), template.summary_position, np.int32)
-    if template.summary_skips is not None:
-        counted = np.where(tokens == template.summary_skips, -1, np.arange(len(tokens)))
+    if template.summary_skips is not None or template.summary_id is not None:
+        counts = tokens == template.summary_id if template.summary_id is not None else tokens != template.summary_skips
+        counted = np.where(counts, np.arange(len(tokens)), -1)
         last = np.concatenate([[-1], np.maximum.accumulate(counted)])[offsets[1:]]
         summary = np.maximum(last - offsets[:-1], 0).astype(np.int32)
     elif template.summary_position < 0:

@@ -84,7 +84,8 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
         crossed = 2 * heads * width + 2 * config.kv_heads * config.head_dim * config.cross_attention_hidden_size
         weights += blocks * crossed
         over_keys += 2 * blocks * heads * keys_per_token
-    return 6.0 * (weights + predicted_share * head + over_keys)
+    decoder = 0.0 if config.decoder_layers is None else flops_per_token(config.decoder_config(), 0.0, keys_per_token)
+    return 6.0 * (weights + predicted_share * head + over_keys) + decoder
 
 
 def bytes_per_device(state: Any, mesh: jax.sharding.Mesh) -> int:

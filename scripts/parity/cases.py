@@ -50,6 +50,7 @@ class Case:
         unwritten: keys of config.json that this version of `transformers` reads but does not write, or not as it read
             them; the case says why.
         calls: further calls.
+        eos_id: id of the last real token of every row, which is drawn nowhere else; None = no such token.
         written_as: (beginning of a class, another): bertjax writes the class with that beginning instead.
     """
 
@@ -67,6 +68,7 @@ class Case:
     states_per_layer: int = 1
     unwritten: tuple[str, ...] = ()
     calls: tuple[ExtraCall, ...] = ()
+    eos_id: int | None = None
     written_as: tuple[str, str] = ("", "")
 
     @property
@@ -100,6 +102,9 @@ def draw_batch(
     lengths = (length, half, 1) if case.batch_size > 1 else (half,)
     for index, real in enumerate(lengths if padding != "none" else ()):
         mask[index, slice(real, None) if padding == "right" else slice(0, length - real)] = 0
+    if case.eos_id is not None:
+        ids[ids == case.eos_id] = (max(pad_id, case.eos_id) + 1) % vocab_size
+        np.put_along_axis(ids, mask.cumsum(axis=1).argmax(axis=1)[:, None], case.eos_id, axis=1)
     batch = {"input_ids": np.where(mask > 0, ids, max(pad_id, 0)), "attention_mask": mask}
     if num_token_types:
         batch["token_type_ids"] = draw(0, num_token_types, ids.shape)

@@ -260,7 +260,8 @@ def _transformers_arrays(model: Any, batch: Arrays, case: Case) -> Arrays:
     arrays = {ours: out[theirs].numpy() for theirs, ours in fields.items() if out.get(theirs) is not None}
     if is_choice:
         arrays = {name: array[0] for name, array in arrays.items()}
-    states = out.hidden_states[:: case.states_per_layer]
+    states = out.get("hidden_states") or (*out.encoder_hidden_states, *out.decoder_hidden_states)
+    states = states[:: case.states_per_layer]
     return arrays | {f"hidden_states[{index}]": state.numpy() for index, state in enumerate(states)}
 
 

@@ -21,7 +21,7 @@ from bertjax.hf import save as save_module
 from bertjax.hf.export_plan import compare_configs, plan_export, select_stored_heads
 from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
-from bertjax.hf.keymaps.family import DEFAULT_LABELS, Family
+from bertjax.hf.keymaps.family import Family
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
@@ -42,12 +42,17 @@ CONFIGS["neobert"] |= {"intermediate_size": 12, "max_length": 20}
 
 
 def heads_of(family: Family) -> tuple[str, ...]:
-    """Returns the heads of the family's masked-word class, or of the transform before the head in a bare encoder."""
+    """Returns the heads of the family's masked-word class, or of the transform before the head in a bare encoder.
+
+    Where every class has a decoder, the heads are those of the first.
+    """
+    if family.architectures.keys() == set(family.decoder_classes):
+        return next(iter(family.architectures.values()))
     return next((required for required in family.architectures.values() if required == ("mlm",)), ("mlm",))
 
 
-def config_of(name: str) -> EncoderConfig:
-    return FAMILIES[name].parse_config(json.loads(json.dumps(CONFIGS[name])))
+def config_of(name: str, *architectures: str) -> EncoderConfig:
+    return FAMILIES[name].parse_config(json.loads(json.dumps({**CONFIGS[name], "architectures": architectures})))
 
 
 def random_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
@@ -69,7 +74,7 @@ def folder(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> P
         save_pretrained(path, params, config, heads=heads)
         return path
     path.mkdir()
-    architecture = family.architecture_for(heads, config)
+    architecture = family.architecture_for(heads, config) or ""
     save_file(params_to_tensors(family.make_keymap(config), params, config, heads), path / "model.safetensors")
     (path / "config.json").write_text(json.dumps(family.render_config(config, architecture)))
     return path
@@ -84,7 +89,8 @@ def refused(path: Path, message: str) -> None:
 def test_there_and_back(folder: Path, family: Family) -> None:
     config, heads = config_of(family.name), heads_of(family)
     model = load_pretrained(folder)
-    assert model.config == dataclasses.replace(config, labels=DEFAULT_LABELS) and model.heads == heads
+    labels = tuple(f"LABEL_{index}" for index in range(family.num_labels))
+    assert model.config == dataclasses.replace(config, labels=labels) and model.heads == heads
     jax.tree.map(np.testing.assert_array_equal, model.params, random_params(config, heads))
     assert json.loads((folder / "config.json").read_text())["model_type"] == family.model_type
 
@@ -138,13 +144,14 @@ def test_sizes_beyond_all_files_are_refused(folder: Path, family: Family) -> Non
 
 
 def test_no_two_tensors_of_one_class_share_a_name(family: Family) -> None:
-    config = config_of(family.name)
     for architecture, required in family.architectures.items():
+        config = config_of(family.name, architecture)
         params = random_params(config, required)
         plan = plan_export(config, required)
         if plan.architecture == architecture:
             assert plan.tensors(params)[0]
         assert params_to_tensors(family.make_keymap(config), params, config, required)
+        assert plan.architecture == architecture or architecture not in family.decoder_classes
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).get("family", "bert") in FAMILIES])

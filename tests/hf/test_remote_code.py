@@ -103,6 +103,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "inner_layers": (1, 2),
     "pad_token_id": (2,),
     "mask_token_id": (5,),
+    "eos_token_id": (3,),
+    "decoder_layers": (None, 1),
     "mlm_act": (None, "relu"),
     "span_positions": (6,),
     "span_position_size": (5,),

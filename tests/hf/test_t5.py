@@ -82,9 +82,9 @@ def test_both_kinds_of_folders_of_t5(tmp_path: Path) -> None:
             (tmp_path / name / file).write_bytes(content)
         vectors.append(np.asarray(bertjax.embed(tmp_path / name, ["a b c", "d a"], pooling="mean")))
     np.testing.assert_allclose(*vectors, atol=1e-6)
-    write(tmp_path / "classifier", "T5EncoderModel", "T5ForSequenceClassification")
-    with pytest.raises(UserError, match="T5ForSequenceClassification is not supported; T5ForConditionalGeneration is"):
-        load_pretrained(tmp_path / "classifier")
+    write(tmp_path / "bare", "T5EncoderModel", "T5Model")
+    with pytest.raises(UserError, match="T5Model is not supported; T5ForConditionalGeneration is"):
+        load_pretrained(tmp_path / "bare")
 
 
 def tokenizer_files() -> dict[str, bytes]:

@@ -67,7 +67,8 @@ MODELS = {name: path for name, path in FAMILIES.builtin.items() if "family" not 
 def values_of(family: str) -> dict[str, Any]:
     """Returns the values of `model.*` of a small model of a family: its first preset, or that of a relative."""
     names = [name for name, values in PRESETS.items() if values.get("family", "bert") == family]
-    name = (names or ["t5-small" if "t5" in family else "eurobert-210m"])[0]
+    relatives = {"t5": "t5-small", "bart": "bart-base", "": "eurobert-210m"}
+    name = (names or [next(preset for part, preset in relatives.items() if part in family)])[0]
     preset = PRESETS[name]
     smaller = {key: value for key, value in SMALLER.items() if preset.get(key)}
     values = {"preset": name, "family": family, **FAMILIES.load(family).structure, **smaller, **SIZES}
@@ -78,6 +79,13 @@ def tokenizer_of(family: str) -> Path:
     """Returns the folder of a tokenizer of the kind that models of a family have."""
     values = PRESETS[values_of(family)["preset"]]
     return tokenizer_folder(family if family in TOKENIZERS else "roberta" if "position_offset" in values else "bert")
+
+
+def with_decoder(family: str, head: str) -> dict[str, Any]:
+    """Returns the values of `model.*` of the class of a family for a head, if that class has a decoder."""
+    loaded = FAMILIES.load(family)
+    heads = [loaded.architectures[name] for name in loaded.decoder_classes]
+    return {"decoder_layers": 2, "pooling": "eos", "classifier_dense": "own"} if (head,) in heads else {}
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cells import MODELS, common
+from cells import MODELS, common, with_decoder
 from parity.compare import random_params
 
 from bertjax.config.model import encoder_config
@@ -34,8 +34,10 @@ CLASSES = {
 def test_graph(family: str, kind: str, tmp_path: Path) -> None:
     config = encoder_config(common(family))
     sizes = {"vocab_size": 97, "padded_vocab_size": None, "pad_token_id": min(config.pad_token_id or 0, 96)}
-    config = dataclasses.replace(config, **sizes, labels=("a", "b", "c"), bi_data=False)
+    sizes["eos_token_id"] = 7
     heads = CLASSES[kind]
+    config = dataclasses.replace(config, **sizes, labels=("a", "b", "c"), bi_data=False)
+    config = dataclasses.replace(config, **with_decoder(family, next(iter(heads), "")))
     if kind == "sequences" and config.classifier_dense == "pooler":
         heads = ("pooler", *heads)
     model = PretrainedModel(config, random_params(config, heads), heads, {"tokenizer.json": b"{}"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cells import AUTHORS_CODE, MODELS, OBJECTIVE_FAMILIES, TEXTS, common, exported_tokenizer
+from cells import AUTHORS_CODE, MODELS, OBJECTIVE_FAMILIES, TEXTS, common, exported_tokenizer, with_decoder
 from ml_collections import ConfigDict
 
 import bertjax
@@ -68,6 +68,7 @@ def task_config(family: str, kind: str, folder: Path) -> ConfigDict:
     cfg.model.causal = scores_last
     if scores_last:  # the class of decoders that scores the last token
         cfg.model.pooling, cfg.model.classifier_bias = "last", False
+    cfg.model.update(with_decoder(family, TASK_KINDS.load(kind).head))
     cfg.objective.name, cfg.task.kind, cfg.task.from_scratch = "task", kind, True
     cfg.task.train = (write_examples(kind, folder),)
     cfg.task.batch_size, cfg.task.epochs, cfg.task.max_length = 8, 1.0, 48
@@ -196,6 +197,7 @@ def check(family: str, kind: str, folder: Path) -> None:
     exported = load_pretrained(run.export)
     plan = plan_export(exported.config, exported.heads)
     assert not exported.config.causal or plan.architecture in FAMILIES.load(family).last_token_classes
+    assert exported.config.decoder_layers is None or plan.architecture in FAMILIES.load(family).decoder_classes
     if plan.sidecar_paths or family in AUTHORS_CODE:  # transformers cannot run the head, and the export says so
         assert plan.limitation
         of_run = bertjax.predict(run.workdir, inputs_of(kind))

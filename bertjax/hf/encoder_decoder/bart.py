@@ -8,6 +8,7 @@ have two vocabularies. mBART (arXiv:2001.08210) and Pegasus (arXiv:1912.08777) a
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,14 +43,14 @@ FIELDS: Fields = {
     "scale_embedding": ("embedding_scale", False, bool),
     "pad_token_id": ("pad_token_id", 1, int),
 }
-STRUCTURE: Values = {
-    "family": "bertjax",
+NETWORK: Values = {
     "type_vocab_size": 0,
     "layer_norm_eps": 1e-5,
     "mlm_head": "bias",
     "initializer": "normal",
     "classifier_dense": "own",
 }
+STRUCTURE: Values = {"family": "bertjax"} | NETWORK
 _BART: Values = STRUCTURE | {"position_offset": 2}
 _MARIAN: Values = STRUCTURE | {"position_embedding": "sinusoidal", "embedding_norm": "none"}
 _MARIAN_FIELDS = change_defaults(FIELDS, vocab_size=58101, pad_token_id=58100)
@@ -61,7 +62,8 @@ layernorm_variant num_hidden_layers output_past save_step static_position_embedd
 """
 
 
-def _network_fields(network: str) -> Fields:
+def network_fields(network: str) -> Fields:
+    """Returns the keys that are fields of one network, encoder or decoder."""
     return {
         f"{network}_layers": ("num_layers", 12, int),
         f"{network}_attention_heads": ("num_heads", 16, int),
@@ -81,21 +83,26 @@ def parse_encoder_decoder(
         where: the file to name in errors.
         **defaults: other defaults of keys of one network, such as `decoder_layers`.
     """
+    refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the decoder's word table")
+    require_norms(values, structure, where)
+    common = structure | parse_fields(values, shared, where)
+    encoder, decoder = (
+        EncoderConfig(**common | parse_fields(values, change_defaults(network_fields(network), **defaults), where))
+        for network in ("encoder", "decoder")
+    )
+    return EncoderDecoderConfig(encoder, as_decoder(decoder, encoder))
+
+
+def require_norms(values: Mapping[str, Any], structure: Values, where: str) -> None:
+    """Raises `UserError` for another order of norms than that of the class. Args: as of `parse_encoder_decoder`."""
     pre_norm, embedding_norm = "norm_placement" in structure, "embedding_norm" not in structure
     order = f"norms {'precede' if pre_norm else 'follow'} the blocks"
     for key, allowed, reason in (
         ("normalize_before", (pre_norm,), order),
         ("add_final_layer_norm", (pre_norm,), order),
-        ("tie_word_embeddings", (True, None), "the output table is the decoder's word table"),
         ("normalize_embedding", (embedding_norm,), "the embeddings of this class decide it"),
     ):
         refuse(values, where, key, allowed, reason)
-    common = structure | parse_fields(values, shared, where)
-    encoder, decoder = (
-        EncoderConfig(**common | parse_fields(values, change_defaults(_network_fields(network), **defaults), where))
-        for network in ("encoder", "decoder")
-    )
-    return EncoderDecoderConfig(encoder, as_decoder(decoder, encoder))
 
 
 def render_encoder_decoder(config: EncoderDecoderConfig, shared: Fields) -> Values:
@@ -106,7 +113,7 @@ def render_encoder_decoder(config: EncoderDecoderConfig, shared: Fields) -> Valu
         **{
             key: value
             for name, each in networks.items()
-            for key, value in render_fields(each, _network_fields(name)).items()
+            for key, value in render_fields(each, network_fields(name)).items()
         },
         "tie_word_embeddings": True,
     }
@@ -130,6 +137,7 @@ def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
         ),
         sizes=joint_axis_sizes(config),
         renames=((r"^(shared|encoder|decoder)\.", r"model.\1."),),  # of the class without an output
+        ignored=(r"^(model\.)?(encoder|decoder)\.version$",),
         computed=_sinusoids(config) if config.encoder.position_embedding == "sinusoidal" else {},
         ties=copies,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.hf.export_plan import differing_fields
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.family import IGNORED_KEYS, axis_sizes
-from bertjax.hf.safe_files import JsonKeys
+from bertjax.hf.safe_files import JsonKeys, refuse
 from bertjax.models.encoder_decoder import DECODER_HEADS
 
 Values = dict[str, Any]
@@ -135,6 +135,57 @@ def joint_axis_sizes(config: EncoderDecoderConfig) -> dict[str, int]:
         return {**axis_sizes(model), "U": model.relative_attention_num_buckets, "Q": config.encoder.hidden_size}
 
     return sizes(config.encoder) | {letter.lower(): size for letter, size in sizes(config.decoder).items()}
+
+
+def single_keymap(
+    make_keymap: Callable[[EncoderDecoderConfig], KeyMap],
+    config: EncoderConfig,
+    heads: tuple[Entry, ...],
+    backbone: str,
+    prefix: str = "",
+) -> KeyMap:
+    """Returns the names of a network with `decoder_layers`: those of an encoder-decoder, and of the heads.
+
+    Args:
+        make_keymap: returns the names of the encoder-decoder.
+        config: the network.
+        heads: entries of its heads.
+        backbone: as of `KeyMap`.
+        prefix: what precedes the names of the encoder-decoder.
+    """
+    encoder = dataclasses.replace(config, decoder_layers=None)
+    both = make_keymap(EncoderDecoderConfig(encoder, dataclasses.replace(config.decoder_config(), mlm_head="tied")))
+
+    def move(entry: Entry) -> Entry:
+        assert isinstance(entry.param, str)
+        param = re.sub("^encoder/encoder/", "encoder/", entry.param)
+        return dataclasses.replace(entry, param=param, tensor=f"{prefix}{entry.tensor}")
+
+    ties = {f"{prefix}{copy}": f"{prefix}{original}" for copy, original in both.ties.items()}
+    entries = (*map(move, both.entries), *heads)
+    return dataclasses.replace(both, entries=entries, ties=ties, backbone=backbone)
+
+
+def parse_start(values: Mapping[str, Any], ids: Values, where: str, default: str) -> str:
+    """Returns `EncoderConfig.decoder_start`, which is `default` where config.json names no token.
+
+    Args:
+        values: config.json.
+        ids: `pad_token_id` and `eos_token_id`.
+        where: the file to name in errors.
+        default: eos or pad.
+    """
+    key, names = "decoder_start_token_id", {ids["pad_token_id"]: "pad", ids["eos_token_id"]: "eos"}
+    if values.get(key) is None:
+        return default
+    refuse(values, where, key, names, "the decoder starts with the end token or padding")
+    return names[values[key]]
+
+
+def render_start(config: EncoderConfig) -> Values:
+    """Returns the key of `parse_start`; none where the decoder starts with a token of the text."""
+    ids = {"eos": config.eos_token_id, "pad": config.pad_token_id}
+    return {"decoder_start_token_id": ids[config.decoder_start]} if config.decoder_start in ids else {}
 
 
 _NONE = ("auto", "bertjax")

@@ -44,7 +44,8 @@ def _parse(values: JsonKeys, where: str) -> EncoderDecoderConfig:
 
 
 def _make_keymap(config: EncoderDecoderConfig) -> KeyMap:
-    return dataclasses.replace(make_keymap(config), ignored=(r"\.embed_positions\.weights$",))
+    keymap = make_keymap(config)
+    return dataclasses.replace(keymap, ignored=(*keymap.ignored, r"\.embed_positions\.weights$"))
 
 
 M2M_100 = dataclasses.replace(

@@ -11,17 +11,16 @@ import dataclasses
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig
-from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
-from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.family import Fields, parse_fields, render_fields, table
+from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values
+from bertjax.hf.keymaps.family import Fields, parse_fields, render_fields
 from bertjax.hf.keymaps.t5 import (
     FIELDS,
     INERT,
     MT5_FIELDS,
     STRUCTURE,
+    joint_keymap,
     parse_stack,
     render_projection,
-    stack_entries,
 )
 from bertjax.hf.safe_files import JsonKeys
 
@@ -48,28 +47,12 @@ def _render(config: EncoderDecoderConfig) -> Values:
     }
 
 
-def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
-    """Returns the names of the parameters; the bias of distances is in the first layer."""
-    output = () if config.decoder.tie_word_embeddings else (Entry("mlm_head/table", "lm_head.weight", "V D"),)
-    word_table = table("encoder/embeddings/word_embeddings", "shared", "V D")
-    copies = {f"{network}.embed_tokens.weight": "shared.weight" for network in ("encoder", "decoder")}
-    return KeyMap(
-        entries=(
-            *network_entries((*word_table, *stack_entries(config.encoder, "encoder")), "encoder"),
-            *network_entries((*stack_entries(config.decoder, "decoder"), *output), "decoder"),
-        ),
-        sizes=joint_axis_sizes(config),
-        ignored=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
-        ties=copies | ({"lm_head.weight": "shared.weight"} if config.decoder.tie_word_embeddings else {}),
-    )
-
-
 T5 = EncoderDecoderFamily(
     name="t5",
     architecture="T5ForConditionalGeneration",
     parse=_parse,
     render=_render,
-    make_keymap=make_keymap,
+    make_keymap=joint_keymap,
     ignored_keys=INERT,
     objective="span_corruption",
 )

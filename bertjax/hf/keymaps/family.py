@@ -17,7 +17,6 @@ from bertjax.hf.safe_files import JsonKeys, refuse
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
 SEQUENCE = "sequence_classification"
 _CLASSIFIER_BIAS = "sequence_head/output/bias"
 # Three spellings of the tanh formula, two of the erf one (transformers: activations.py).
@@ -93,6 +92,8 @@ class Family:
             such code is read; the code is not run.
         prefix: what the tensor names begin with in all files except those of the bare model.
         prefixes: classes whose names begin with another prefix -> that prefix.
+        decoder_classes: those of the classes that have a decoder after the encoder, `EncoderConfig.decoder_layers`.
+        num_labels: labels of a config.json that names none.
         sidecar_paths: regexes of parameter paths that no class holds, though the keymap names other parameters of the
             same head; heads that it does not name at all need no mention.
         zero_heads: heads that files of every class hold; a model without one is written with zeros, which are read as
@@ -129,6 +130,8 @@ class Family:
     fields_of_tensors: Callable[[EncoderConfig, Tensors, str], dict[str, Any]] = lambda config, tensors, where: {}
     cut_tensors: Callable[[dict[str, Any], Tensors, str], Tensors] = lambda values, tensors, where: tensors
     prefixes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    decoder_classes: tuple[str, ...] = ()
+    num_labels: int = 2
     written: bool = True
     flatten: Callable[[dict[str, Any], str], dict[str, Any]] = lambda values, where: values
     nest: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
@@ -140,7 +143,7 @@ class Family:
     def keymap_for(self, architecture: str, config: EncoderConfig) -> KeyMap:
         """Returns the names of the parameters in files of a class."""
         keymap = self.make_keymap(config)
-        if (prefix := self.prefixes.get(architecture)) is not None:
+        if prefix := self.prefixes.get(architecture):
             renames = (*keymap.renames, (f"^{re.escape(prefix)}", self.prefix))
             return dataclasses.replace(keymap, renames=renames)
         if architecture not in self.last_token_classes:
@@ -148,8 +151,10 @@ class Family:
         others = tuple(entry for entry in keymap.entries if not entry.head)
         return dataclasses.replace(keymap, entries=(*others, *self.last_token_classes[architecture](config)))
 
-    def architecture_for(self, heads: tuple[str, ...], config: EncoderConfig) -> str:
+    def architecture_for(self, heads: tuple[str, ...], config: EncoderConfig) -> str | None:
         """Returns the class for these heads; others (a pooler next to a masked LM) are stored with it, as by Google.
+
+        None: the family has no such class.
 
         Args:
             heads: heads of the model.
@@ -159,7 +164,9 @@ class Family:
             for name, entries in self.last_token_classes.items():
                 if config.classifier_bias == any(_CLASSIFIER_BIAS in entry.paths for entry in entries(config)):
                     return name
-        return next(name for name, required in self.architectures.items() if set(required) <= set(heads))
+        has_decoder = config.decoder_layers is not None
+        fitting = (name for name, required in self.architectures.items() if set(required) <= set(heads))
+        return next((name for name in fitting if (name in self.decoder_classes) == has_decoder), None)
 
     def rename_for(self, architecture: str, name: str) -> str:
         """Returns the name of a tensor in a file of this class: files of the bare model have no prefix."""
@@ -182,7 +189,7 @@ class Family:
         """
         values = self.flatten(values, where)
         values = JsonKeys(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
-        labels = parse_labels(values, where)
+        labels = parse_labels(values, where, self.num_labels)
         for key, allowed, reason in (*_REFUSED, *self.unsupported):
             refuse(values, where, key, allowed, reason)
         has_scores = "mlm" in self.architectures.get(_first_architecture(values), ())
@@ -227,7 +234,7 @@ class Family:
             "architectures": [architecture],
             "model_type": self.model_type,
             "dtype": "float32",
-            **(render_labels(config.labels) if predicted else {}),
+            **(render_labels(config.labels, self.num_labels) if predicted else {}),
             **self.constants,
             **render_fields(config, self.fields),
             **self.extra_keys(config, architecture),
@@ -387,14 +394,19 @@ def render_fields(config: EncoderConfig, fields: Fields) -> dict[str, Any]:
     return rendered
 
 
-def parse_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
+def parse_labels(values: Mapping[str, Any], where: str, default: int = 2) -> tuple[str, ...]:
     """Returns the names of the labels from `id2label`, or as many of transformers' default names as `num_labels` says.
+
+    Args:
+        values: config.json.
+        where: the file to name in errors.
+        default: number of labels where neither key is there.
 
     Raises:
         UserError: one of the two keys is malformed, or they contradict each other: versions of transformers differ in
             the one that counts.
     """
-    names, count = values.get("id2label"), values.get("num_labels", 2)
+    names, count = values.get("id2label"), values.get("num_labels", default)
     if type(count) is not int or not 1 <= count <= _MAX_LABELS:
         raise UserError(f"{where}: num_labels must be a whole number from 1 to {_MAX_LABELS}, not {count!r}")
     if names is not None:
@@ -407,12 +419,16 @@ def parse_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
         if "num_labels" in values and count != len(ordered):
             raise UserError(f"{where}: num_labels = {count}, but id2label names {len(ordered)}; remove one")
         return tuple(str(name) for name in ordered)
+    return _default_labels(count)
+
+
+def _default_labels(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
-def render_labels(labels: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the keys that name the labels; none where they have their default names."""
-    if labels == DEFAULT_LABELS:
+def render_labels(labels: tuple[str, ...], default: int = 2) -> dict[str, Any]:
+    """Returns the keys that name the labels; none where they are the `default` first of the default names."""
+    if labels == _default_labels(default):
         return {}
     return {
         "id2label": {str(index): label for index, label in enumerate(labels)},

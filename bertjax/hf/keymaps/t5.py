@@ -1,17 +1,27 @@
-"""Encoders of T5, mT5 and UMT5 under Hugging Face's names (transformers: models/t5, models/mt5, models/umt5).
+"""Encoders and classifiers of T5, mT5 and UMT5 under Hugging Face's names (transformers: models/t5, mt5, umt5).
 
 `T5EncoderModel` has the encoder of an encoder-decoder (`hf/encoder_decoder/t5.py`), with its word table. Layers share
-one table of distances, which is among the tensors of the first; UMT5 (arXiv:2304.09151) has a table in every layer.
+one table of distances, which is among the tensors of the first; UMT5 (arXiv:2304.09151) has a table in every layer. The
+classes for whole texts and for answers have the decoder as well, which reads the text itself, one token late.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.hf.encoder_decoder.family import (
+    joint_axis_sizes,
+    network_entries,
+    parse_start,
+    render_start,
+    single_keymap,
+)
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert import token_head_entries
+from bertjax.hf.keymaps.bert import classifier_entries, token_head_entries
 from bertjax.hf.keymaps.family import (
     ACTIVATIONS,
     ENCODER_ONLY,
@@ -21,6 +31,8 @@ from bertjax.hf.keymaps.family import (
     change_defaults,
     linear,
     norm,
+    parse_fields,
+    render_fields,
     table,
 )
 from bertjax.hf.safe_files import refuse
@@ -50,12 +62,18 @@ STRUCTURE: dict[str, Any] = {
     "norm_placement": "pre",
     "norm_type": "rms_norm",
     "norm_bias": False,
+    "decoder_start": "pad",
 }
 # Sizes of the decoder, ids of its tokens, the initial draw; nothing reads the rest.
 INERT = """
 classifier_dropout decoder_start_token_id initializer_factor is_encoder_decoder n_positions num_decoder_layers
 output_past scale_decoder_outputs
 """
+_PREFIX, _BACKBONE = "transformer.", r"transformer\.(shared|encoder|decoder)\."
+_DECODER: Fields = {
+    "eos_token_id": ("eos_token_id", 1, int),
+    "num_decoder_layers": ("decoder_layers", None, int),
+}
 _DROPOUTS = ("attention_dropout", "activation_dropout", "output_dropout")
 _HEAD_DROPOUT: Fields = {"classifier_dropout": ("classifier_dropout", 0.0, float)}
 
@@ -127,14 +145,35 @@ def _attention(param: str, block: str, name: str, config: EncoderConfig, source:
     )
 
 
+def joint_keymap(config: EncoderDecoderConfig) -> KeyMap:
+    """Returns the names of the parameters of encoder and decoder; the bias of distances is in the first layer."""
+    output = () if config.decoder.tie_word_embeddings else (Entry("mlm_head/table", "lm_head.weight", "V D"),)
+    word_table = table("encoder/embeddings/word_embeddings", "shared", "V D")
+    copies = {f"{network}.embed_tokens.weight": "shared.weight" for network in ("encoder", "decoder")}
+    return KeyMap(
+        entries=(
+            *network_entries((*word_table, *stack_entries(config.encoder, "encoder")), "encoder"),
+            *network_entries((*stack_entries(config.decoder, "decoder"), *output), "decoder"),
+        ),
+        sizes=joint_axis_sizes(config),
+        ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
+        ties=copies | ({"lm_head.weight": "shared.weight"} if config.decoder.tie_word_embeddings else {}),
+    )
+
+
 def make_keymap(config: EncoderConfig) -> KeyMap:
-    """Returns the names of the parameters of an encoder; those of a decoder that a file also holds are foreign."""
+    """Returns the names of the parameters; those of a decoder that a file of an encoder also holds are foreign."""
+    tokens, answers = token_head_entries()[:2], token_head_entries()[2:]
+    if config.decoder_layers is not None:
+        heads = (*classifier_entries("classification_head.dense", "classification_head.out_proj"), *answers)
+        keymap = single_keymap(joint_keymap, config, heads, rf"^{_BACKBONE}", _PREFIX)
+        return dataclasses.replace(keymap, renames=((r"^(shared|encoder|decoder)\.", rf"{_PREFIX}\1."),))
     word_table = "transformer.shared"
     return KeyMap(
         entries=(
             *table("encoder/embeddings/word_embeddings", word_table, "V D"),
             *stack_entries(config, "transformer.encoder"),
-            *(entry for entry in token_head_entries() if entry.head == "token_classification"),
+            *tokens,
         ),
         sizes={**axis_sizes(config), "U": config.relative_attention_num_buckets},
         renames=((r"^(shared|encoder)\.", r"transformer.\1."),),  # T5EncoderModel
@@ -143,16 +182,40 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
+def _extra_fields(
+    values: dict[str, Any], parsed: dict[str, Any], where: str, projection: str, decoder_classes: tuple[str, ...]
+) -> dict[str, Any]:
+    fields = parse_stack(values, parsed, where, projection)
+    if (values.get("architectures") or [""])[0] not in decoder_classes:
+        return fields
+    decoder = parse_fields(values, _DECODER, where)
+    if decoder["decoder_layers"] is None:
+        decoder["decoder_layers"] = parsed["num_layers"]
+    start = parse_start(values, parsed | decoder, where, "pad")
+    return {**fields, **decoder, "decoder_start": start, "pooling": "eos", "classifier_dense": "own"}
+
+
 def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
-    return {"d_kv": config.head_dim, "feed_forward_proj": render_projection(config)}
+    keys = {"d_kv": config.head_dim, "feed_forward_proj": render_projection(config)}
+    if config.decoder_layers is None:
+        return keys
+    return {**keys, **render_fields(config, _DECODER), **render_start(config)}
 
 
 def _family(name: str, classes: str, fields: Fields, projection: str, **structure: Any) -> Family:
+    sequences, answers = f"{classes}ForSequenceClassification", f"{classes}ForQuestionAnswering"
     return Family(
         name=name,
         model_type=name,
         make_keymap=make_keymap,
-        architectures={f"{classes}ForTokenClassification": ("token_classification",), f"{classes}EncoderModel": ()},
+        architectures={
+            sequences: ("sequence_classification",),
+            answers: ("question_answering",),
+            f"{classes}ForTokenClassification": ("token_classification",),
+            f"{classes}EncoderModel": (),
+        },
+        decoder_classes=(sequences, answers),
+        prefixes={answers: ""},
         fields={**fields, **_HEAD_DROPOUT},
         structure={**STRUCTURE, "mlm_head": "bias", "pooling": "mean", "classifier_dense": "none", **structure},
         unsupported=tuple(refusal for refusal in ENCODER_ONLY if refusal[0] != "is_encoder_decoder"),
@@ -163,9 +226,11 @@ def _family(name: str, classes: str, fields: Fields, projection: str, **structur
             "head_dim": "d_kv",
         },
         ignored_keys=INERT,
-        extra_fields=lambda values, parsed, where: parse_stack(values, parsed, where, projection),
+        extra_fields=lambda values, parsed, where: _extra_fields(
+            values, parsed, where, projection, (sequences, answers)
+        ),
         extra_keys=_extra_keys,
-        prefix="transformer.",
+        prefix=_PREFIX,
     )
 
 

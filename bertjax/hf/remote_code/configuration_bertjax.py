@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from transformers import PretrainedConfig
@@ -40,6 +41,7 @@ class BertjaxConfig(PretrainedConfig):
     type_vocab_size: int = 2
     pad_token_id: int = 0
     mask_token_id: int = 0
+    eos_token_id: int = 0
     # positions inside attention
     attention_position: str = "none"
     global_rope_theta: float = 10_000.0
@@ -75,6 +77,8 @@ class BertjaxConfig(PretrainedConfig):
     conv_act: str = "gelu"
     causal: bool = False
     cross_attention_hidden_size: int | None = None
+    decoder_layers: int | None = None
+    decoder_start: str = "eos"
     local_attention: int = 0
     global_attn_every_n_layers: int = 1
     first_global_layer: int = 0
@@ -147,6 +151,13 @@ class BertjaxConfig(PretrainedConfig):
     def attention_span(self) -> int:
         """Disentangled attention: rows of the table on either side of distance 0."""
         return self.position_buckets or self.max_distance
+
+    def decoder_config(self) -> BertjaxConfig:
+        """Returns the decoder that reads the tokens again."""
+        config = copy.deepcopy(self)
+        config.num_layers, config.decoder_layers, config.causal = self.decoder_layers, None, True  # type: ignore[assignment]
+        config.cross_attention_hidden_size = self.hidden_size
+        return config
 
     def is_local(self, layer: int) -> bool:
         """Returns whether a layer has local attention."""

@@ -116,6 +116,10 @@ class BertjaxModel(BertjaxPreTrainedModel):
         self.norm = make_norm(config, present=config.norm_placement != "post", has_bias=config.last_norm_bias)
         self.output_dropout = nn.Dropout(config.output_dropout)
         self.distance_dropout = nn.Dropout(config.rate("embedding_dropout"))
+        self.decoder = None
+        if config.decoder_layers is not None:  # it reads the same tokens, one late
+            self.decoder = BertjaxModel(config.decoder_config(), add_pooling_layer=False)
+            self.decoder.embeddings.word_embeddings = None  # type: ignore[assignment]
         has_pooler = "pooler" in config.heads if add_pooling_layer is None else add_pooling_layer
         self.pooler = BertjaxPooler(config) if has_pooler else None
         self.post_init()
@@ -180,13 +184,47 @@ class BertjaxModel(BertjaxPreTrainedModel):
         with_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         if with_attentions and self.config._attn_implementation != "eager":
             raise ValueError('output_attentions needs a model loaded with attn_implementation="eager"')
+        states[-1] = hidden
+        if self.decoder is not None:
+            decoded = self.decoder(
+                None,
+                attention_mask,
+                token_type_ids,
+                position_ids,
+                self.one_late(words, mask),
+                output_attentions=with_attentions,
+                output_hidden_states=True,
+                encoder_hidden_states=hidden,
+                encoder_attention_mask=attention_mask,
+            )
+            hidden, states = decoded.last_hidden_state, [*states, *decoded.hidden_states]
+            attentions, crossed = [*attentions, *(decoded.attentions or ())], list(decoded.cross_attentions or ())
+        with_crossed = with_attentions and (encoder_hidden_states is not None or self.decoder is not None)
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden,
             pooler_output=None if self.pooler is None else self.pooler(self.summary(hidden, mask, input_ids)),
-            hidden_states=(*states[:-1], hidden) if with_states else None,
+            hidden_states=tuple(states) if with_states else None,
             attentions=tuple(attentions) if with_attentions else None,
-            cross_attentions=tuple(crossed) if with_attentions and encoder_hidden_states is not None else None,
+            cross_attentions=tuple(crossed) if with_crossed else None,
         )
+
+    def one_late(self, words: Tensor, mask: Tensor | None) -> Tensor:
+        """Returns the word embeddings of the tokens before, and of the token that a decoder starts with [B, S, E].
+
+        Args:
+            words: word embeddings [B, S, E].
+            mask: True at real tokens [B, S]; None = all tokens are real.
+        """
+        real = torch.ones_like(words[..., 0], dtype=torch.bool) if mask is None else mask
+        index = torch.arange(words.shape[1], device=words.device)
+        if self.config.decoder_start == "last":
+            first = words[torch.arange(words.shape[0], device=words.device), (index * real).argmax(dim=1)][:, None]
+        else:
+            token = self.config.eos_token_id if self.config.decoder_start == "eos" else self.config.pad_token_id
+            first = self.embeddings.word_embeddings.weight[token][None, None]
+        late = torch.cat([torch.zeros_like(words[:, :1]), words[:, :-1]], dim=1)
+        begins = index[None] == real.long().argmax(dim=1, keepdim=True)
+        return torch.where(begins[:, :, None], first, late)
 
     def layer_list(self) -> list[list[BertjaxLayer]]:
         """Returns the layers in the order in which they run; those of a group run together."""
@@ -207,7 +245,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
         if position_ids is not None:
             return position_ids.expand(words.shape[:2]) - self.config.position_offset
         real = torch.ones(words.shape[:2], dtype=torch.long, device=words.device)
-        if self.config.position_offset and input_ids is not None and not self.counts_padding:
+        skips = self.config.decoder_layers is None and not self.counts_padding
+        if self.config.position_offset and input_ids is not None and skips:
             real = (input_ids != self.config.pad_token_id).long()
         return real.cumsum(dim=1) * real - 1
 
@@ -272,7 +311,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
     def summary(self, hidden: Tensor, mask: Tensor | None, input_ids: Tensor | None = None) -> Tensor:
         """Returns one vector per sequence [B, D]: of its first token, of its last, or the mean of the real ones.
 
-        The last token of a causal model is the last one that is not the pad token, as in classes of `transformers`.
+        The last token of a causal model is the last one that is not the pad token, as in classes of `transformers`;
+        pooling=eos takes the last end token.
 
         Args:
             hidden: hidden states [B, S, D].
@@ -282,11 +322,12 @@ class BertjaxModel(BertjaxPreTrainedModel):
         if self.config.pooling in ("mean", "late"):
             weights = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
             return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
-        if self.config.pooling == "last" and self.config.causal and input_ids is not None:
-            indices = torch.arange(hidden.shape[1], device=hidden.device)
-            last = (indices * (input_ids != self.config.pad_token_id)).argmax(dim=-1)
+        ends = self.config.pooling == "eos"
+        if (ends or (self.config.pooling == "last" and self.config.causal)) and input_ids is not None:
+            counts = input_ids == self.config.eos_token_id if ends else input_ids != self.config.pad_token_id
+            last = (torch.arange(hidden.shape[1], device=hidden.device) * counts).argmax(dim=-1)
             return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
-        return hidden[:, {"first": 0, "last": -1}[self.config.pooling]]
+        return hidden[:, {"first": 0, "last": -1, "eos": -1}[self.config.pooling]]
 
     def decode(
         self,
