@@ -247,19 +247,6 @@ class ArchitectureConfig(Settings, group="model"):
         key=False,
         help="Width of the encoder whose output every layer attends to, after its self-attention; None: not a decoder.",
     )
-    decoder_layers: int | None = setting(
-        None,
-        at_least=1,
-        at_most=MAX_LAYERS,
-        help="Layers of a decoder after the encoder, which reads the same tokens one position late; heads read its "
-        "states (BART's and T5's classifiers, objective.name=task). None: no decoder.",
-    )
-    decoder_start: str = setting(
-        "eos",
-        choices=("eos", "pad", "last"),
-        read_if=lambda config: config.decoder_layers is not None,
-        help="First token of that decoder: the end token (BART), padding (T5), the last token of the text (mBART).",
-    )
     local_attention: int = phase_setting(
         0,
         at_least=0,
@@ -403,11 +390,4 @@ class ArchitectureConfig(Settings, group="model"):
         may_differ_from_init=True,
         read_if=lambda config: config.token_dropout,
         help="Id of the mask token, for `token_dropout`.",
-    )
-    eos_token_id: int = setting(
-        0,
-        key=False,
-        may_differ_from_init=True,
-        read_if=lambda config: config.decoder_layers is not None or config.pooling == "eos",
-        help="Id of the end token, for `decoder_start` and pooling=eos.",
     )

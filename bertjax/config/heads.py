@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bertjax.config.architecture import HEAD_ACTIVATIONS, dropout_setting, size_setting
+from bertjax.config.architecture import HEAD_ACTIVATIONS, MAX_LAYERS, dropout_setting, size_setting
 from bertjax.config.fields import Settings, setting
 
 WITH_DENSE = ("transform", "two_layers")  # masked-token heads whose table may have another width than the layers
@@ -13,8 +13,28 @@ CLASSIFIERS = ("sequence_classification", "token_classification", "question_answ
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig(Settings, group="model"):
-    """The heads: those of pretraining and those of tasks."""
+    """The heads, those of pretraining and those of tasks, and a decoder whose states they may read."""
 
+    decoder_layers: int | None = setting(
+        None,
+        at_least=1,
+        at_most=MAX_LAYERS,
+        help="Layers of a decoder after the encoder, which reads the same tokens one position late; heads read its "
+        "states (BART's and T5's classifiers, objective.name=task). None: no decoder.",
+    )
+    decoder_start: str = setting(
+        "eos",
+        choices=("eos", "pad", "last"),
+        read_if=lambda config: config.decoder_layers is not None,
+        help="First token of that decoder: the end token (BART), padding (T5), the last token of the text (mBART).",
+    )
+    eos_token_id: int = setting(
+        0,
+        key=False,
+        may_differ_from_init=True,
+        read_if=lambda config: config.decoder_layers is not None or config.pooling == "eos",
+        help="Id of the end token, for `decoder_start` and pooling=eos.",
+    )
     pooler_act: str = setting("tanh", choices=HEAD_ACTIVATIONS, heads=("pooler",), help="Activation of the pooler.")
     mlm_head: str = setting(
         "transform",

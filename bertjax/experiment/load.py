@@ -25,14 +25,13 @@ from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
-from bertjax.hf.encoder_decoder.family import family_of, with_family
+from bertjax.hf.encoder_decoder.family import with_family
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
-from bertjax.hf.keymaps import find_family
 from bertjax.hf.load import is_encoder_decoder, local_model, read_config_json
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
 from bertjax.io.staging import display_path
-from bertjax.io.tree_paths import flatten_tree, unflatten_tree
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.encoder_decoder import DECODER_HEADS, complete_params
 from bertjax.objectives.base import Network
 from bertjax.runtime import platform
@@ -184,31 +183,6 @@ def load_source_model(folder: str | Path, head: str | None = None, step: int | N
             "copy the tokenizer that belongs to the model"
         )
     return source
-
-
-def with_decoder(source: SourceModel) -> SourceModel:
-    """Returns an encoder-decoder as one network, whose decoder reads the text itself, as its classes for tasks do.
-
-    It stays an encoder where `transformers` has no such classes (Marian), or has classes of the encoder alone (T5).
-
-    Raises:
-        UserError: the classes cannot hold the model.
-    """
-    config, decoder = source.encoder_decoder, source.decoder
-    family = None if config is None else family_of(with_family(config))
-    classes = None if family is None else find_family(family.name)
-    if config is None or decoder is None or family is None or classes is None:
-        return source
-    if family.limitation(config) or classes.architectures.keys() - classes.decoder_classes:
-        return source
-    start, end = config.decoder_start_token_id, source.tokenizer.sep_id
-    ids = {"eos_token_id": end, "decoder_start_token_id": end if start is None else start}
-    values = family.render_config(config) | ids | {"architectures": [classes.decoder_classes[0]]}
-    leaves = flatten_tree(decoder.params["encoder"])
-    remaining = unflatten_tree({path: leaf for path, leaf in leaves.items() if "word_embeddings" not in path})
-    params = {**source.params, "decoder": {"encoder": remaining}}
-    single = classes.parse_config(values, "init_from: config.json")
-    return source._replace(config=single, params=params, decoder=None, encoder_decoder=None)
 
 
 def source_digests(source: SourceModel) -> dict[str, str]:

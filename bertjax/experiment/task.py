@@ -28,8 +28,9 @@ from bertjax.data.tokenizer_from_config import read_tokenizer, train_from_config
 from bertjax.errors import UserError, named
 from bertjax.experiment.config import Config
 from bertjax.experiment.hub_names import pin_commits
-from bertjax.experiment.load import SourceModel, load_source_model, with_decoder
+from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.task_teacher import add_scores, teacher_scores
+from bertjax.experiment.with_decoder import with_decoder
 from bertjax.experiment.workdir import has_checkpoints, read_settings
 from bertjax.hf.forward import require_readable
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
@@ -141,7 +142,8 @@ def read_task(
         seq_len = stored.data.seq_len
     elif cfg.init_from is not None:
         source = load_source_model(cfg.init_from)
-        source = source if has_targets else with_decoder(source)
+        chosen = cfg.model.decoder_layers not in (PRESET, None)
+        source = source if has_targets else with_decoder(source, chosen)
         model, tokenizer, both = source.config, source.tokenizer, source.encoder_decoder if has_targets else None
     else:
         tokenizer = _tokenizer(cfg, read, has_targets)

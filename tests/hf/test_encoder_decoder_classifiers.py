@@ -25,8 +25,9 @@ from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.experiment.config import parse
-from bertjax.experiment.load import load_source_model, with_decoder
+from bertjax.experiment.load import load_source_model
 from bertjax.experiment.prune import PruningTarget, require_target
+from bertjax.experiment.with_decoder import with_decoder
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.forward import run_model
@@ -99,20 +100,25 @@ def compare_texts(folder: Path, records: list[dict[str, Any]]) -> None:
         assert record["probabilities"] == pytest.approx(expected, abs=2e-5)
 
 
+def paths_of(config: EncoderConfig) -> set[str]:
+    return set(flatten_tree(abstract_params(config, ())))
+
+
 def test_the_base_model_becomes_one_network(tmp_path: Path) -> None:
     write(tmp_path, "BartModel", **SHALLOW)
     both, source = load_pretrained(tmp_path), with_decoder(load_source_model(tmp_path))
     assert isinstance(both, PretrainedEncoderDecoder) and source.decoder is None
     assert (source.config.family, source.config.decoder_layers, source.config.eos_token_id) == ("bart", 1, 2)
-    paths = flatten_tree(abstract_params(source.config, ())).keys()
     leaves = flatten_tree(source.params)
-    assert leaves.keys() == paths and any("cross_attention" in path for path in paths)
+    assert leaves.keys() == paths_of(source.config) and any("cross_attention" in path for path in leaves)
     theirs = {path.replace("encoder/encoder/", "encoder/", 1): leaf for path, leaf in flatten_tree(both.params).items()}
     theirs |= {path: leaf for path, leaf in flatten_tree(both.params).items() if path.startswith("decoder/")}
     assert all(np.array_equal(leaf, theirs[path]) for path, leaf in leaves.items())
     write(tmp_path / "other", "T5ForConditionalGeneration", BY_CLASS["T5ForQuestionAnswering"])
     encoder = load_source_model(tmp_path / "other")
     assert with_decoder(encoder) is encoder  # T5 has classes of the encoder alone
+    t5 = with_decoder(encoder, chosen=True)
+    assert t5.config.decoder_layers == 3 and flatten_tree(t5.params).keys() == paths_of(t5.config)
 
 
 def finetuning(folder: Path, kind: str) -> ConfigDict:

@@ -239,7 +239,7 @@ def test_other_mixtures_have_a_format_of_their_own(tmp_path: Path, caplog: pytes
     [
         ({"normalize_before": True}, "normalize_before = True is not supported: norms follow the blocks"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
-        ({"architectures": ["BartForSequenceClassification"]}, "class BartForSequenceClassification is not supported"),
+        ({"architectures": ["BartForCausalLM"]}, "class BartForCausalLM is not supported"),
         ({"decoder_layers": "3"}, "decoder_layers must be a whole number"),
         ({"decoder_attention_heads": 7}, "hidden_size 30 is not divisible"),
     ],
