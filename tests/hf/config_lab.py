@@ -231,6 +231,10 @@ def run(model: Any, training: bool) -> Arrays:
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, max(1, config.vocab_size), (2, length)))
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
+    end = config.eos_token_id
+    if getattr(model, "classification_head", None) is not None and isinstance(end, int):  # reads the last end token
+        ids[ids == end] = 0 if end else 1
+        ids[0, -1] = ids[1, min(4, length - 1)] = end
     if type(model).__name__.endswith("ForMultipleChoice"):  # takes [B, C, S]
         ids, mask = ids[None], mask[None]
     torch.default_generator.manual_seed(0)

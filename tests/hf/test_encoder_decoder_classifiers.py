@@ -183,7 +183,8 @@ def test_classes_and_labels_of_exports() -> None:
     assert tokens.family is None and "no class of the family bart holds it (heads: token_class" in tokens.limitation
     start = dataclasses.replace(bart, decoder_start="last")
     assert plan_export(start, ("question_answering",)).unsupported == ("decoder_start",)
-    t5 = FAMILIES["t5"].parse_config({"architectures": ["T5ForSequenceClassification"], "num_decoder_layers": 2})
+    classes = {"architectures": ["T5ForSequenceClassification"], "decoder_start_token_id": 0}
+    t5 = FAMILIES["t5"].parse_config({**classes, "num_decoder_layers": 2})
     assert (t5.decoder_layers, t5.decoder_start, t5.eos_token_id, t5.pooling) == (2, "pad", 1, "eos")
     assert "id2label" not in plan_export(t5, ("sequence_classification",)).config_json
     encoder = dataclasses.replace(t5, decoder_layers=None, pooling="mean")
@@ -201,6 +202,10 @@ def test_classes_and_labels_of_exports() -> None:
         ({"decoder_layers": 0}, r"decoder_layers must lie in \[1, 10000\], not 0"),
         ({"normalize_before": True}, "normalize_before = True is not supported: norms follow the blocks"),
         ({"eos_token_id": [2]}, "eos_token_id must be a whole number"),
+        ({"eos_token_id": -1}, "eos_token_id = -1 must be the id of a token"),
+        ({"pad_token_id": None}, "pad_token_id = None must be the id of a token"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
+        ({"is_causal": 1}, "is_causal = 1 is not supported"),
     ],
 )
 def test_what_a_folder_cannot_say(changes: dict[str, Any], message: str) -> None:

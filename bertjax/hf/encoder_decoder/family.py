@@ -14,7 +14,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.export_plan import differing_fields
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.family import IGNORED_KEYS, axis_sizes
+from bertjax.hf.keymaps.family import IGNORED_KEYS, Refusals, axis_sizes, parse_fields
 from bertjax.hf.safe_files import JsonKeys, refuse
 from bertjax.models.encoder_decoder import DECODER_HEADS
 
@@ -28,6 +28,12 @@ TOKEN_IDS = (
     "pad_token_id",
 )
 """Keys of config.json that say which tokens a generated text begins and ends with."""
+WITH_DECODER: Refusals = (
+    ("is_decoder", (False, None), "encoder and decoder are one network"),
+    ("is_encoder_decoder", (True,), "the class has a decoder"),
+    ("tie_word_embeddings", (True,), "encoder and decoder read one word table"),
+    ("pruned_heads", ({}, None), "pruned models are not supported"),
+)
 _INERT = {
     *IGNORED_KEYS,
     *GenerationConfig.names(),
@@ -166,20 +172,35 @@ def single_keymap(
     return dataclasses.replace(both, entries=entries, ties=ties, backbone=backbone)
 
 
-def parse_start(values: Mapping[str, Any], ids: Values, where: str, default: str) -> str:
-    """Returns `EncoderConfig.decoder_start`, which is `default` where config.json names no token.
+def parse_start(values: Mapping[str, Any], ids: Values, where: str) -> str:
+    """Returns `EncoderConfig.decoder_start`, eos or pad, from `decoder_start_token_id`.
 
     Args:
         values: config.json.
-        ids: `pad_token_id` and `eos_token_id`.
+        ids: fields `pad_token_id` and `eos_token_id`.
         where: the file to name in errors.
-        default: eos or pad.
     """
     key, names = "decoder_start_token_id", {ids["pad_token_id"]: "pad", ids["eos_token_id"]: "eos"}
-    if values.get(key) is None:
-        return default
-    refuse(values, where, key, names, "the decoder starts with the end token or padding")
-    return names[values[key]]
+    token = parse_fields(values, {key: (key, None, int)}, where)
+    refuse(token, where, key, names, "the decoder starts with the end token or padding")
+    return names[token[key]]
+
+
+def require_decoder(values: Mapping[str, Any], fields: Values, where: str) -> None:
+    """Raises `UserError` for a class with a decoder whose tokens or mask are not those of the class.
+
+    Args:
+        values: config.json.
+        fields: `pad_token_id`, `eos_token_id` and `vocab_size`.
+        where: the file to name in errors.
+    """
+    for name in ("pad_token_id", "eos_token_id"):
+        if not 0 <= fields[name] < fields["vocab_size"] or values.get(name, 0) is None:
+            raise UserError(f"{where}: {name} = {values.get(name, fields[name])!r} must be the id of a token")
+    if values.get("is_causal", True) is not True:  # not a number that is equal to it
+        raise UserError(f"{where}: is_causal = {values['is_causal']!r} is not supported: the decoder is causal")
+    for refusal in WITH_DECODER:
+        refuse(values, where, *refusal)
 
 
 def render_start(config: EncoderConfig) -> Values:

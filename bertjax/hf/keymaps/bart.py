@@ -10,10 +10,10 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.encoder_decoder import bart
-from bertjax.hf.encoder_decoder.family import parse_start, render_start, single_keymap
+from bertjax.hf.encoder_decoder.family import parse_start, render_start, require_decoder, single_keymap
 from bertjax.hf.keymap import KeyMap
 from bertjax.hf.keymaps.bert import classifier_entries, token_head_entries
-from bertjax.hf.keymaps.family import ENCODER_ONLY, Family, Fields
+from bertjax.hf.keymaps.family import Family, Fields
 from bertjax.hf.safe_files import refuse
 
 FIELDS: Fields = {
@@ -33,12 +33,15 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     return single_keymap(bart.make_keymap, config, heads, r"^model\.")
 
 
-def _extra_fields(values: dict[str, Any], fields: dict[str, Any], where: str, start: str) -> dict[str, Any]:
-    defaults, order = bart.network_fields("decoder"), bart.NETWORK if start == "eos" else bart.NETWORK | bart.PRE_NORM
+def _extra_fields(
+    values: dict[str, Any], fields: dict[str, Any], where: str, start: str, structure: dict[str, Any]
+) -> dict[str, Any]:
+    defaults, order = bart.network_fields("decoder"), bart.NETWORK | structure
     for key, name in _EQUAL.items():
         refuse({key: values.get(key, defaults[key][1])}, where, key, (fields[name],), f"the encoder has {fields[name]}")
     bart.require_norms(values, order, where)
-    return {"decoder_start": parse_start(values, fields, where, start) if start == "eos" else start}
+    require_decoder(values, fields, where)
+    return {"decoder_start": start or parse_start({"decoder_start_token_id": 2, **values}, fields, where)}
 
 
 def _extra_keys(config: EncoderConfig, architecture: str) -> dict[str, Any]:
@@ -57,10 +60,21 @@ def _family(name: str, classes: str, start: str, num_labels: int, **structure: A
         architectures=architectures,
         decoder_classes=tuple(architectures),
         fields=FIELDS,
-        structure={**bart.NETWORK, "position_offset": 2, "pooling": "eos", "decoder_start": start, **structure},
-        unsupported=tuple(refusal for refusal in ENCODER_ONLY if refusal[0] != "is_encoder_decoder"),
-        ignored_keys=bart.INERT + " is_encoder_decoder decoder_start_token_id forced_eos_token_id forced_bos_token_id",
-        extra_fields=lambda values, fields, where: _extra_fields(values, fields, where, start),
+        structure={
+            **bart.NETWORK,
+            "position_offset": 2,
+            "pooling": "eos",
+            "decoder_start": start or "eos",
+            **structure,
+        },
+        training_only=tuple((f"{each}_layerdrop", (0.0, None), "all layers run") for each in ("encoder", "decoder")),
+        aliases={
+            "hidden_size": "d_model",
+            "num_attention_heads": "encoder_attention_heads",
+            "num_hidden_layers": "encoder_layers",
+        },
+        ignored_keys=bart.INERT + " decoder_start_token_id forced_eos_token_id forced_bos_token_id",
+        extra_fields=lambda values, fields, where: _extra_fields(values, fields, where, start, structure),
         extra_keys=_extra_keys,
         prefix="model.",
         num_labels=num_labels,
@@ -70,7 +84,7 @@ def _family(name: str, classes: str, start: str, num_labels: int, **structure: A
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        _family("bart", "Bart", "eos", 3),
+        _family("bart", "Bart", "", 3),
         _family("mbart", "MBart", "last", 2, **bart.PRE_NORM),
     )
 }

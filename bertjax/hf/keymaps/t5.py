@@ -18,6 +18,7 @@ from bertjax.hf.encoder_decoder.family import (
     network_entries,
     parse_start,
     render_start,
+    require_decoder,
     single_keymap,
 )
 from bertjax.hf.keymap import Entry, KeyMap
@@ -189,9 +190,12 @@ def _extra_fields(
     if (values.get("architectures") or [""])[0] not in decoder_classes:
         return fields
     decoder = parse_fields(values, _DECODER, where)
+    require_decoder(values, parsed | decoder, where)
     if decoder["decoder_layers"] is None:
+        if "num_hidden_layers" in values:  # transformers has another default then
+            raise UserError(f"{where}: num_decoder_layers must be a number where num_hidden_layers is one")
         decoder["decoder_layers"] = parsed["num_layers"]
-    start = parse_start(values, parsed | decoder, where, "pad")
+    start = parse_start(values, parsed | decoder, where)
     return {**fields, **decoder, "decoder_start": start, "pooling": "eos", "classifier_dense": "own"}
 
 
