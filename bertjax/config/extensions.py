@@ -46,7 +46,7 @@ OBJECTIVES: Registry[Any] = Registry(
 
 _FAMILY_MODULES = {
     "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm": "{}:FAMILY",
-    "roformer rembert ultrabert xmod big_bird esmc t5gemma": "{}:FAMILY",
+    "roformer rembert ultrabert xmod big_bird esmc t5gemma squeezebert": "{}:FAMILY",
     "deberta-v2": "deberta:FAMILY_V2",
     "modernbert-decoder": "modernbert:DECODER",
     "xlm-roberta xlm-roberta-xl camembert data2vec-text ernie": "same_tensors:FAMILIES.{}",
