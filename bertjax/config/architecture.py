@@ -274,6 +274,13 @@ class ArchitectureConfig(Settings, group="model"):
         help="Biases of attention: all, query_value (and output; DeBERTa v1), query_key_value (not output; Qwen2), "
         "none.",
     )
+    attention_groups: int = setting(
+        1,
+        at_least=1,
+        at_most=MAX_WIDTH,
+        help="Groups of channels in the projections of queries, keys and values, each of which reads its own share of "
+        "the input (SqueezeBERT, arXiv:2006.11316: 4); 1: dense.",
+    )
     attention_scale: bool = setting(
         True, help="Divide scores by the root of the head size; false: T5, whose initial weights make up for it."
     )
@@ -300,6 +307,12 @@ class ArchitectureConfig(Settings, group="model"):
     feed_forward_bias: bool = setting(True, help="Biases of the feed-forward block.")
     feed_forward_inner_bias: bool = setting(
         True, read_if=lambda config: config.feed_forward_bias, help="false: only its last layer has a bias (GTE)."
+    )
+    feed_forward_groups: int = setting(
+        1,
+        at_least=1,
+        at_most=MAX_WIDTH,
+        help="Groups of channels in the matrices of the feed-forward block, as `attention_groups`; 1: dense.",
     )
     hidden_act: str = setting(
         "gelu_new",

@@ -53,9 +53,20 @@ _XLM: Values = {
     "initializer": "normal",
 }
 
+# transformers: models/squeezebert/configuration_squeezebert.py, whose defaults are those of the published models
+# (arXiv:2006.11316, section 3.3; BERT's vocabulary).
+_SQUEEZEBERT: Values = {
+    "family": "squeezebert",
+    "attention_groups": 4,
+    "feed_forward_groups": 4,
+    "hidden_act": "gelu",
+    "initializer": "normal",
+}
+
 BERT_VARIANTS: dict[str, Values] = {
     "roformer-chinese-base": layer_sizes(12, 768) | _ROFORMER,
     "bigbird-roberta-base": layer_sizes(12, 768) | _BIG_BIRD,
+    "squeezebert": layer_sizes(12, 768) | _SQUEEZEBERT,
     "xlm-en-2048": layer_sizes(12, 2048, 16) | _XLM,
     "flaubert-base": layer_sizes(12, 768) | _XLM | {"family": "flaubert"},
     "rembert": layer_sizes(32, 1152, 18) | _REMBERT,

@@ -395,6 +395,11 @@ def _invalid_scores(config: EncoderConfig) -> Iterator[str]:
 
 def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
     shared = config.num_groups is not None
+    heads = (config.num_heads * config.head_dim, config.kv_heads * config.head_dim)
+    for key, inner in (("attention_groups", heads), ("feed_forward_groups", (config.intermediate_size,))):
+        groups, widths = getattr(config, key), (config.hidden_size, *inner)
+        if any(width % groups for width in widths):
+            yield f"{key}={groups} must divide the widths {', '.join(map(str, dict.fromkeys(widths)))}"
     if config.global_attn_every_n_layers != 1 and config.local_attention == 0:
         yield "global_attn_every_n_layers needs local_attention for the other layers"
     if config.local_attention > 0 and config.global_attn_every_n_layers == 1:

@@ -89,6 +89,8 @@ def require_target(model: PretrainedModel, target: PruningTarget) -> None:
             raise UserError(f"{named(name, requested)} must be between 1 and the model's {present}")
     if isinstance(target.layers, tuple):
         require_layers(config, target.layers)
+    if target.intermediate_size is not None:
+        smaller_config(config, config.num_layers, {"intermediate_size": target.intermediate_size})
     if target.heads is not None:
         queries = config.num_heads // config.kv_heads
         if target.heads % queries:

@@ -126,6 +126,8 @@ TRANSFORMS: dict[str, Transform] = {
     "lone_vector": _single(lambda a, _: a[None, None], lambda a, _: a.reshape(-1), lambda shape, _: (1, 1, *shape)),
     # [V] <-> [1, V]: the bias of BART's scores
     "row": _single(lambda a, _: a[None], lambda a, _: a.reshape(-1), lambda shape, _: (1, *shape)),
+    # [in, out] <-> torch's [out, in, 1], a convolution of width 1: SqueezeBERT
+    "pointwise": _single(lambda a, _: a.T[..., None], lambda a, _: a[..., 0].T, lambda shape, _: (*shape[::-1], 1)),
     # [k, in, out] <-> torch's [out, in, k]
     "conv": _TRANSPOSE,
 }

@@ -83,7 +83,8 @@ class Attention(nnx.Module):
     @classmethod
     def matmul_weights(cls, config: EncoderConfig) -> int:
         """Returns the number of weights that every token is multiplied with, for counting FLOPs."""
-        return config.hidden_size * 2 * (config.num_heads + config.kv_heads) * config.head_dim
+        read = (config.num_heads + 2 * config.kv_heads) * config.head_dim // config.attention_groups
+        return config.hidden_size * (read + config.num_heads * config.head_dim)
 
     @classmethod
     def key_matmuls(cls, config: EncoderConfig) -> int:
@@ -94,10 +95,11 @@ class Attention(nnx.Module):
         self.settings: Any = attention_settings(config)
         width, inner, bias = config.hidden_size, config.num_heads * config.head_dim, config.attention_bias
         shared = config.kv_heads * config.head_dim
-        self.query = Linear(width, inner, config, rngs, bias != "none")
+        groups = config.attention_groups if source_size is None else 1  # cross-attention is dense
+        self.query = Linear(width, inner, config, rngs, bias != "none", groups=groups)
         source_size = width if source_size is None else source_size
-        self.key = Linear(source_size, shared, config, rngs, bias in ("all", "query_key_value"))
-        self.value = Linear(source_size, shared, config, rngs, bias != "none")
+        self.key = Linear(source_size, shared, config, rngs, bias in ("all", "query_key_value"), groups=groups)
+        self.value = Linear(source_size, shared, config, rngs, bias != "none", groups=groups)
         if self.projects_positions:
             self.position = Linear(width, inner, config, rngs, bias != "none")
         output_bias = bias in ("all", "query_value")

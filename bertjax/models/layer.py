@@ -58,10 +58,10 @@ class FeedForward(nnx.Module):
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         sizes, bias = (config.hidden_size, config.intermediate_size), config.feed_forward_bias
-        inner_bias = bias and config.feed_forward_inner_bias
-        self.gate = Linear(*sizes, config, rngs, inner_bias) if config.feed_forward == "glu" else None
-        self.intermediate = Linear(*sizes, config, rngs, inner_bias)
-        self.output = Linear(*sizes[::-1], config, rngs, bias, residual_output=True)
+        inner_bias, groups = bias and config.feed_forward_inner_bias, config.feed_forward_groups
+        self.gate = Linear(*sizes, config, rngs, inner_bias, groups=groups) if config.feed_forward == "glu" else None
+        self.intermediate = Linear(*sizes, config, rngs, inner_bias, groups=groups)
+        self.output = Linear(*sizes[::-1], config, rngs, bias, residual_output=True, groups=groups)
         self.norm = make_norm(config.hidden_size, config, rngs)
         sandwich, normformer = (config.norm_placement == each for each in ("sandwich", "normformer"))
         self.output_norm = make_norm(config.hidden_size, config, rngs) if sandwich else None

@@ -182,6 +182,21 @@ def dot(
     return _dot_forward(x, kernel, compute, result, transposed)[0]
 
 
+def grouped_dot(
+    x: Float[Array, "*b I"], kernel: Float[Array, "I1 O"], compute: str, result: str, groups: int
+) -> Float[Array, "*b O"]:
+    """Computes `dot` of every group of channels by itself: a matrix of `groups` blocks on its diagonal.
+
+    Args:
+        x, compute, result: as of `dot`.
+        kernel: weights [I / groups, O]; the columns of the first group come first.
+        groups: number of groups.
+    """
+    parts, shares = (each.reshape(*each.shape[:-1], groups, -1) for each in (x, kernel))
+    product = jax.vmap(lambda part, share: dot(part, share, compute, result), in_axes=(-2, -2), out_axes=-2)
+    return product(parts, shares).reshape(*x.shape[:-1], -1)
+
+
 def _matmul(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...], result: str) -> Array:
     return jax.lax.dot_general(a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=jnp.dtype(result))
 
@@ -283,7 +298,7 @@ def leave_out_bias(linear: Linear | None) -> Iterator[Array | None]:
 
 
 class Linear(nnx.Module):
-    """`x @ kernel + bias` with kernel [in, out].
+    """`x @ kernel + bias` with kernel [in, out], or [in / groups, out] where a group of outputs reads one of inputs.
 
     Args:
         in_size: width of the inputs.
@@ -292,6 +307,7 @@ class Linear(nnx.Module):
         rngs: the stream `params` draws the kernel.
         bias: False leaves out the bias.
         residual_output: True for a projection that is added to the residual stream; some models draw it smaller.
+        groups: groups of channels (SqueezeBERT, arXiv:2006.11316); 1 = dense.
     """
 
     def __init__(
@@ -302,14 +318,16 @@ class Linear(nnx.Module):
         rngs: nnx.Rngs,
         bias: bool = True,
         residual_output: bool = False,
+        groups: int = 1,
     ):
         draw = initializer(config, residual_output and config.scale_residual_init)
-        self.kernel = nnx.Param(draw(rngs.params(), (in_size, out_size), jnp.float32))
+        self.kernel = nnx.Param(draw(rngs.params(), (in_size // groups, out_size), jnp.float32))
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if bias else None
-        self.compute, self.result = config.compute_dtype, config.result_dtype
+        self.compute, self.result, self.groups = config.compute_dtype, config.result_dtype, groups
 
     def __call__(self, x: Float[Array, "*b I"]) -> Float[Array, "*b O"]:
-        out = dot(x, self.kernel[...], self.compute, self.result)
+        multiply = dot if self.groups == 1 else functools.partial(grouped_dot, groups=self.groups)
+        out = multiply(x, self.kernel[...], self.compute, self.result)
         if self.bias is None or _without_bias.get() is self:
             return out
         return add_bias(out, self.bias[...])

@@ -62,9 +62,8 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
         keys_per_token: Mean number of keys of a global layer.
     """
     width, attention = config.hidden_size, attention_class(config)
-    matrices = (
-        attention.matmul_weights(config) + (3 if config.feed_forward == "glu" else 2) * width * config.intermediate_size
-    )
+    inside = width * config.intermediate_size // config.feed_forward_groups
+    matrices = attention.matmul_weights(config) + (3 if config.feed_forward == "glu" else 2) * inside
     matrices += 2 * width * (config.adapter_size or 0)
     weights = config.num_layers * config.inner_layers * matrices
     weights += 0 if config.embedding_size is None else width * config.embedding_size

@@ -143,6 +143,8 @@ OTHERS = [
     ("rembert", 250_300, ("mlm",), 993_263_548),
     ("rembert", 250_300, ("pooler",), 575_920_384),
     ("roformer-chinese-base", 50_000, ("mlm",), 124_099_664),
+    ("squeezebert", 30_522, ("pooler", "mlm"), 51_712_314),
+    ("squeezebert", 30_522, ("pooler",), 51_089_664),
     ("xlm-en-2048", 30_145, ("mlm",), 667_119_041),
     ("flaubert-base", 68_729, ("mlm",), 138_301_817),
     ("gpt2", 50257, ("mlm",), 124_439_808),

@@ -65,6 +65,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "head_size": (None, 10),
     "intermediate_size": (20,),
     "adapter_size": (None, 6),
+    "attention_groups": (1, 2),
+    "feed_forward_groups": (1, 4),
     "adapter_language": (None, "de_DE"),
     "embedding_size": (None, 14),
     "output_embedding_size": (None, 18),

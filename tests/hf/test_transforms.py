@@ -25,6 +25,7 @@ SHAPES = {
     "split_heads_output": [(6, 5)],
     "lone_vector": [(5,)],
     "conv": [(3, 4, 6)],
+    "pointwise": [(5, 6)],
     "row": [(5,)],
 }
 FUSED = ("concat", "concat_transpose", "interleave_heads", "interleave_rotary_heads")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -23,6 +24,21 @@ def operands(transposed: bool) -> tuple[jax.Array, jax.Array]:
     x = rng.normal(size=(3, 5, 8)).astype(np.float32)
     kernel = rng.normal(size=(8, 6)).astype(np.float32)
     return jnp.asarray(x), jnp.asarray(kernel.T if transposed else kernel)
+
+
+def test_groups_are_blocks_on_the_diagonal() -> None:
+    x, kernel = operands(False)
+    groups, (width, out) = 2, kernel.shape
+    shares = kernel[: width // groups]
+
+    def dense(x: jax.Array, shares: jax.Array) -> jax.Array:
+        blocks = jnp.split(shares, groups, axis=-1)
+        return x @ jax.scipy.linalg.block_diag(*blocks)
+
+    expected = value_and_grads(dense, x, shares)
+    actual = value_and_grads(lambda *both: linear.grouped_dot(*both, "float32", "float32", groups), x, shares)
+    assert shares.shape == (width // 2, out)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), actual, expected)
 
 
 def value_and_grads(product, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:

@@ -82,6 +82,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "convolution": {"conv_kernel_size": 3},
         "decoder": {"enhanced_decoder": True},
         "adapter": {"adapter_size": 6},
+        "groups": {"attention_groups": 2, "feed_forward_groups": 4},
     },
 }
 # Pairs that no model has, and the words of the message.

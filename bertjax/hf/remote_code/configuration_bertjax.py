@@ -83,6 +83,7 @@ class BertjaxConfig(PretrainedConfig):
     global_attn_every_n_layers: int = 1
     first_global_layer: int = 0
     attention_bias: str = "all"
+    attention_groups: int = 1
     attention_scale: bool = True
     attention_scale_size: int | None = None
     attention_soft_cap: float | None = None
@@ -91,6 +92,7 @@ class BertjaxConfig(PretrainedConfig):
     feed_forward: str = "dense"
     feed_forward_bias: bool = True
     feed_forward_inner_bias: bool = True
+    feed_forward_groups: int = 1
     hidden_act: str = "gelu_new"
     norm_placement: str = "post"
     norm_type: str = "layer_norm"

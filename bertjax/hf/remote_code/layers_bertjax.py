@@ -216,6 +216,22 @@ class BertjaxEmbeddings(nn.Module):
         return self.dropout(x) if config.embedding_norm == "after" else x
 
 
+class BertjaxGroupedLinear(nn.Linear):
+    """Multiplies every group of channels by itself (SqueezeBERT); weights [out, in / groups]."""
+
+    def __init__(self, in_size: int, out_size: int, groups: int = 1, bias: bool = True):
+        super().__init__(in_size // groups, out_size, bias=bias)
+        self.groups = groups
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Returns the product [..., out]."""
+        if self.groups == 1:
+            return super().forward(hidden)
+        weights = self.weight.unflatten(0, (self.groups, -1))
+        out = torch.einsum("...gi,goi->...go", hidden.unflatten(-1, (self.groups, -1)), weights).flatten(-2)
+        return out if self.bias is None else out + self.bias
+
+
 class BertjaxAttention(nn.Module):
     """Multi-head attention, with rotary positions or none; the layer applies the norm."""
 
@@ -223,9 +239,10 @@ class BertjaxAttention(nn.Module):
         super().__init__()
         width, size, source = config.hidden_size, config.head_dim, source_size or config.hidden_size
         inner, shared = config.num_heads * size, (config.num_key_value_heads or config.num_heads) * size
-        self.query = nn.Linear(width, inner, bias=config.attention_bias != "none")
-        self.key = nn.Linear(source, shared, bias=KEY_BIASES[config.attention_bias])
-        self.value = nn.Linear(source, shared, bias=config.attention_bias != "none")
+        groups = config.attention_groups if source_size is None else 1
+        self.query = BertjaxGroupedLinear(width, inner, groups, bias=config.attention_bias != "none")
+        self.key = BertjaxGroupedLinear(source, shared, groups, bias=KEY_BIASES[config.attention_bias])
+        self.value = BertjaxGroupedLinear(source, shared, groups, bias=config.attention_bias != "none")
         self.output = nn.Linear(inner, width, bias=OUTPUT_BIASES[config.attention_bias])
         self.norm = make_norm(config, present=has_norm)
         self.output_norm = make_norm(config, present=config.norm_placement in ("sandwich", "normformer"))
@@ -397,10 +414,10 @@ class BertjaxFeedForward(nn.Module):
     def __init__(self, config: BertjaxConfig):
         super().__init__()
         sizes, bias = (config.hidden_size, config.intermediate_size), config.feed_forward_bias
-        inner_bias = bias and config.feed_forward_inner_bias
-        self.gate = nn.Linear(*sizes, bias=inner_bias) if config.feed_forward == "glu" else None
-        self.intermediate = nn.Linear(*sizes, bias=inner_bias)
-        self.output = nn.Linear(*sizes[::-1], bias=bias)
+        inner_bias, groups = bias and config.feed_forward_inner_bias, config.feed_forward_groups
+        gate = BertjaxGroupedLinear(*sizes, groups, bias=inner_bias) if config.feed_forward == "glu" else None
+        self.gate, self.intermediate = gate, BertjaxGroupedLinear(*sizes, groups, bias=inner_bias)
+        self.output = BertjaxGroupedLinear(*sizes[::-1], groups, bias=bias)
         self.norm = make_norm(config)
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
         self.inner_norm = make_norm(config, config.intermediate_size, config.norm_placement == "normformer")
