@@ -67,7 +67,8 @@ _THEIR_ERRORS = (
     "'NoneType' and 'float'",
     "`d_head`",
     "num_labels should be 2",
-    "values to unpack (expected 2)",
+    "values to unpack (expected 2",
+    "normal expects std",
 )
 _TABLE = {"rope_type": "default", "rope_theta": 50.0}
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
@@ -223,7 +224,7 @@ def build(subject: Subject, values: Values) -> Any:
 
 def run(model: Any, training: bool) -> Arrays:
     """Returns all outputs for two sequences; dropout draws the same masks in every model of equal rates."""
-    config, model_type = model.config, model.config.model_type
+    model_type, config = model.config.model_type, getattr(model.config, "encoder", model.config)
     has_offset = "roberta" in model_type or model_type in ("camembert", "data2vec-text", "mpnet", "xmod")
     offset = config.pad_token_id + 1 if has_offset else 0
     positions = 7 if model_type == "xlnet" else getattr(config, "max_position_embeddings", 7)

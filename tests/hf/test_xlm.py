@@ -69,6 +69,7 @@ def test_other_maths_is_refused() -> None:
         ("xlm", {"n_langs": 2}, "n_langs = 2 is not supported: use_lang_emb = false is needed"),
         ("xlm", {"causal": True}, "only encoders are supported"),
         ("xlm", {"is_encoder": False}, "only encoders are supported"),
+        ("xlm", {"pad_index": None}, "pad_token_id = null is not supported"),
         ("xlm", {"asm": True}, "scores are those of the whole vocabulary"),
         ("xlm", {"summary_type": "last"}, "the classifier reads summary_type = 'first'"),
         ("xlm", {"summary_activation": "tanh"}, "the classifier has no activation"),

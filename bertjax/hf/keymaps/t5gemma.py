@@ -13,7 +13,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import KeyMap
 from bertjax.hf.keymaps import gemma
-from bertjax.hf.keymaps.family import ENCODER_ONLY, IGNORED_KEYS, Family, Fields, linear
+from bertjax.hf.keymaps.family import ENCODER_ONLY, IGNORED_KEYS, Family, Fields, linear, parse_fields
 
 _GEMMA2 = gemma.FAMILIES["gemma2"]
 _CLASSES = {"T5GemmaForTokenClassification": ("token_classification",), "T5GemmaEncoderModel": ()}
@@ -59,6 +59,7 @@ def _flatten(values: dict[str, Any], where: str) -> dict[str, Any]:
     is_alone = values.get("is_encoder_decoder", True) is False
     if not is_alone and str((values.get("architectures") or [""])[0]) in _CLASSES:
         raise UserError(f"{where}: is_encoder_decoder must be false: with a decoder the class is another model")
+    parse_fields(values, {key: _INNER[key] for key in _COPIES if key in values}, where)  # of the right kind, if unread
     outside = {f"{key} (outside of encoder)" if key in _TABLE else key: value for key, value in values.items()}
     for key in ("encoder", "decoder", "is_encoder_decoder", *(f"{copy} (outside of encoder)" for copy in _COPIES)):
         outside.pop(key, None)

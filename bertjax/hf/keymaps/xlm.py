@@ -46,7 +46,7 @@ _LANGUAGES: Fields = {"n_langs": ("count", 1, int), "use_lang_emb": ("used", Tru
 # Ids that the tokenizer knows, the sizes of the beam of another class, and what the authors trained with.
 _INERT = """
 amp bos_index bptt clip_grad_norm embed_init_std encoder_only end_n_top eos_index fp16 group_by_size id2lang lang2id
-lang_id langs lg_sampling_factor lgs mask_index max_batch_size max_vocab min_count mlm_steps sample_alpha
+lang_id langs lg_sampling_factor lgs mask_index max_batch_size max_vocab min_count mlm_steps pad_index sample_alpha
 share_inout_emb start_n_top tokens_per_batch unk_index word_blank word_dropout word_keep word_mask word_mask_keep_rand
 word_pred word_rand word_shuffle
 """
@@ -87,6 +87,8 @@ def _parse(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[s
     languages = parse_fields(values, _LANGUAGES, where)
     if languages["count"] > 1 and languages["used"]:
         raise UserError(f"{where}: n_langs = {languages['count']} is not supported: use_lang_emb = false is needed")
+    if values.get("pad_token_id", 0) is None:
+        raise UserError(f"{where}: pad_token_id = null is not supported: the classes count tokens by it")
     rate = parse_fields(values, _RATE, where)["classifier_dropout"]
     is_classifier = str((values.get("architectures") or [""])[0]).endswith("ForSequenceClassification")
     return {
@@ -102,7 +104,7 @@ def _render(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {"gelu_activation": {"gelu": True, "relu": False}[config.hidden_act], "summary_first_dropout": rate}
 
 
-def _family(name: str, classes: str, training_only: Refusals = ()) -> Family:
+def _family(name: str, classes: str, aliases: dict[str, str], training_only: Refusals = ()) -> Family:
     return Family(
         name=name,
         model_type=name,
@@ -136,7 +138,7 @@ def _family(name: str, classes: str, training_only: Refusals = ()) -> Family:
             "num_attention_heads": "n_heads",
             "num_hidden_layers": "n_layers",
             "n_words": "vocab_size",
-            "pad_index": "pad_token_id",
+            **aliases,
         },
         ignored_keys=_INERT,
         extra_fields=_parse,
@@ -146,6 +148,6 @@ def _family(name: str, classes: str, training_only: Refusals = ()) -> Family:
 
 
 FAMILIES = {
-    "xlm": _family("xlm", "XLM"),
-    "flaubert": _family("flaubert", "Flaubert", (("layerdrop", (0, None), "no layer is dropped"),)),
+    "xlm": _family("xlm", "XLM", {"pad_index": "pad_token_id"}),
+    "flaubert": _family("flaubert", "Flaubert", {}, (("layerdrop", (0, None), "no layer is dropped"),)),
 }
