@@ -6,6 +6,7 @@ any other, of so many steps: it resumes to the same weights.
 
 from __future__ import annotations
 
+import bisect
 import copy
 import dataclasses
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
@@ -84,14 +86,30 @@ class TimeBudget:
         }
         return set_values(copy.deepcopy(cfg), values)
 
-    def decide(self) -> Self:
-        """Returns the budget with the steps that fit into the time, by the seconds of the evaluations so far."""
+    def decide(self, cfg: ConfigDict) -> Self:
+        """Returns the budget with the steps that fit into the time, by the seconds of the evaluations so far.
+
+        A step of a later phase takes as much longer as it has more tokens.
+        """
         first, last = self.seconds.get(str(self.interval)), self.seconds[str(self.decision_step)]
         cycle = last / 2 if first is None or first >= last else last - first
-        start = max((first or 0.0) - cycle, 0.0)  # compiling, which the longer run does again
-        left = 60 * self.minutes - last - start - _EXPORT_SECONDS
-        steps = self.decision_step + max(int(left / cycle * self.interval), 1)
-        return dataclasses.replace(self, decided=steps)
+        start = max((first or 0.0) - cycle, 0.0)  # compiling, which the longer run and every later phase do again
+
+        def seconds_of(num_steps: int) -> float:
+            phases = list_phases(dataclasses.replace(self, decided=num_steps).configure(cfg))
+            tokens = [phase.cfg.train.batch_size * phase.cfg.data.seq_len for phase in phases]
+            measured = sum(phase.start < self.decision_step for phase in phases) - 1
+            ends = np.maximum([*(phase.start for phase in phases[1:]), num_steps], self.decision_step)
+            steps = float(np.dot(np.diff(ends, prepend=self.decision_step), tokens)) / tokens[measured]
+            programs = len(phases) - measured
+            return last + start * programs + steps * cycle / self.interval + _EXPORT_SECONDS
+
+        fewest, limit = self.decision_step + 1, 60 * self.minutes
+        most = fewest
+        while seconds_of(most) <= limit:
+            most *= 2
+        decided = bisect.bisect_right(range(most), limit, lo=fewest, key=seconds_of) - 1
+        return dataclasses.replace(self, decided=max(decided, fewest))
 
 
 def new_budget(
@@ -160,7 +178,7 @@ def pretrain_for(
     if budget.decided is None:
         watch = _Stopwatch(callback, budget, workdir)
         pretrain(budget.configure(cfg), workdir, processes, watch, stop_step=budget.decision_step)
-        budget = watch.budget.decide()
+        budget = watch.budget.decide(cfg)
         budget.write(workdir)
         print(
             f"{budget.decided:,} steps fit into {budget.minutes:g} minutes, by the speed of the first "

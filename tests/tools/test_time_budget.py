@@ -18,23 +18,34 @@ from bertjax.tools.measured_step import MeasuredStep
 from bertjax.tools.time_budget import TimeBudget, new_budget, require_one_length, require_one_phase
 
 BUDGET = TimeBudget(10, None, {}, num_steps=1000, warmup_steps=50, interval=50)
+CFG = load_config("quickstart")
 
 
 def test_decides_by_the_time_between_two_evaluations() -> None:
     """30 s of compiling, 20 s per 50 steps: at step 100 70 s are gone, and compiling again takes 30."""
-    decided = dataclasses.replace(BUDGET, seconds={"50": 50.0, "100": 70.0}).decide()
+    decided = dataclasses.replace(BUDGET, seconds={"50": 50.0, "100": 70.0}).decide(CFG)
     assert decided.decided == 100 + int((600 - 70 - 30 - 5) / 20 * 50)
+
+
+@pytest.mark.parametrize("larger", [{"data.seq_len": 512}, {"train.batch_size": 64}])
+def test_a_phase_of_larger_batches_takes_its_time(larger: dict[str, int]) -> None:
+    """0.4 s per step, of four times the tokens 1.6 s; each of the two programs is compiled for 30 s."""
+    first = {"data.seq_len": 128, "train.batch_size": 16, "train.phases": ("90%:data.seq_len=128,train.batch_size=16",)}
+    cfg = load_config("bert:tiny", first | larger)
+    decided = dataclasses.replace(BUDGET, seconds={"50": 50.0, "100": 70.0}).decide(cfg).decided
+    assert decided is not None
+    assert 70 + 2 * 30 + 0.4 * (0.9 * decided - 100) + 1.6 * 0.1 * decided + 5 == pytest.approx(600, abs=3)
 
 
 @pytest.mark.parametrize("seconds", [{"100": 40.0}, {"50": 45.0, "100": 40.0}])
 def test_decides_with_one_evaluation(seconds: dict[str, float]) -> None:
     """A run that was resumed between the two knows the first one only if that survived."""
-    decided = dataclasses.replace(BUDGET, seconds=seconds).decide().decided
+    decided = dataclasses.replace(BUDGET, seconds=seconds).decide(CFG).decided
     assert decided is not None and 1000 <= decided <= 1500
 
 
 def test_ends_soon_when_the_time_is_over() -> None:
-    assert dataclasses.replace(BUDGET, seconds={"50": 400.0, "100": 800.0}).decide().decided == 101
+    assert dataclasses.replace(BUDGET, seconds={"50": 400.0, "100": 800.0}).decide(CFG).decided == 101
 
 
 def test_configures_the_run() -> None:
@@ -78,7 +89,7 @@ def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
 
     monkeypatch.setattr(plan, "measure_length", measure)
     # The same decision on any machine.
-    monkeypatch.setattr(TimeBudget, "decide", lambda self: dataclasses.replace(self, decided=80))
+    monkeypatch.setattr(TimeBudget, "decide", lambda self, _: dataclasses.replace(self, decided=80))
     return values
 
 
