@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from bertjax.config.architecture import HEAD_ACTIVATIONS, MAX_LAYERS, dropout_setting, size_setting
 from bertjax.config.fields import Settings, setting
 
 WITH_DENSE = ("transform", "two_layers")  # masked-token heads whose table may have another width than the layers
 CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
+
+
+def has_own_layer(config: Any) -> bool:
+    """Returns whether a classifier of the model, or its head on every token, has a dense layer of its own."""
+    return config.classifier_dense == "own" or bool(config.token_classifier_dense)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +119,13 @@ class HeadsConfig(Settings, group="model"):
         help="Layer before the score of a choice: that of `classifier_dense`, or the pooler (RoBERTa).",
     )
     classifier_act: str = setting(
-        "tanh", choices=HEAD_ACTIVATIONS, heads=CLASSIFIERS, help="Activation of a classifier's own dense layer."
+        "tanh",
+        choices=HEAD_ACTIVATIONS,
+        heads=CLASSIFIERS,
+        read_if=has_own_layer,
+        help="Activation of a classifier's own dense layer.",
     )
-    classifier_norm: bool = setting(False, heads=CLASSIFIERS, help="Norm after it.")
+    classifier_norm: bool = setting(False, heads=CLASSIFIERS, read_if=has_own_layer, help="Norm after it.")
     token_classifier_dense: bool = setting(
         False,
         heads=("token_classification", "question_answering"),

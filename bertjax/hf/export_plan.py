@@ -319,8 +319,8 @@ def _matters(config: EncoderConfig, other: EncoderConfig, name: str, heads: tupl
     field = settings_of(EncoderConfig)[name]
     if not field.changes_output:
         return False
-    if field.heads:
-        return bool(set(field.heads) & set(heads))
+    if field.heads and not set(field.heads) & set(heads):
+        return False
     return field.read_if is None or field.read_if(config) or field.read_if(other)
 
 
