@@ -12,7 +12,7 @@ WITH_DENSE = ("transform", "two_layers")  # masked-token heads whose table may h
 CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 
 
-def has_own_layer(config: Any) -> bool:
+def has_classifier_layer(config: Any) -> bool:
     """Returns whether a classifier of the model, or its head on every token, has a dense layer of its own."""
     return config.classifier_dense == "own" or bool(config.token_classifier_dense)
 
@@ -122,10 +122,10 @@ class HeadsConfig(Settings, group="model"):
         "tanh",
         choices=HEAD_ACTIVATIONS,
         heads=CLASSIFIERS,
-        read_if=has_own_layer,
+        read_if=has_classifier_layer,
         help="Activation of a classifier's own dense layer.",
     )
-    classifier_norm: bool = setting(False, heads=CLASSIFIERS, read_if=has_own_layer, help="Norm after it.")
+    classifier_norm: bool = setting(False, heads=CLASSIFIERS, read_if=has_classifier_layer, help="Norm after it.")
     token_classifier_dense: bool = setting(
         False,
         heads=("token_classification", "question_answering"),
