@@ -72,7 +72,8 @@ def train(folder: Path) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    model.config.attention_dropout = 0.0
+        if config := getattr(module, "config", None):  # a decoder has one
+            config.attention_dropout = 0.0
     gradients = []
     for options in (None, {"use_reentrant": True}, {"use_reentrant": False}):
         if options is not None:
