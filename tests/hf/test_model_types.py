@@ -1,4 +1,4 @@
-"""The number of model types in the README is that of the registries."""
+"""The model types of the registries are those of the README, and their classes those of `transformers`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from bertjax.config.extensions import ENCODER_DECODERS, FAMILIES
+from bertjax.hf.keymaps import FAMILIES as KEYMAPS
 
 pytest.importorskip("transformers")
 
+import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 
@@ -20,3 +22,15 @@ def test_the_readme_counts_the_model_types_that_are_read() -> None:
     match = re.search(r"(\d+) model types of `transformers`", readme)
     assert match is not None
     assert int(match[1]) == len({*FAMILIES.builtin, *ENCODER_DECODERS.builtin} & CONFIG_MAPPING_NAMES.keys())
+
+
+AUTHORS_CODE = ("ltg_bert", "neobert")
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.builtin.keys() - set(AUTHORS_CODE)))
+def test_transformers_has_every_class_that_a_family_names(name: str) -> None:
+    family = KEYMAPS[name]
+    if family.model_type not in CONFIG_MAPPING_NAMES:
+        pytest.skip("an older version of transformers lacks the model type")
+    unknown = [each for each in (*family.architectures, *family.last_token_classes) if not hasattr(transformers, each)]
+    assert not unknown

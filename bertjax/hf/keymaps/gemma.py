@@ -42,7 +42,7 @@ _CLASSIFIER = "Gemma3TextForSequenceClassification"
 
 def make_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of the parameters; Llama's name of the norm between the blocks is another norm in Gemma 2."""
-    keymap = llama.make_keymap(config)
+    keymap = _without_head(llama.make_keymap(config), "question_answering")  # transformers has no such class
     if config.norm_placement != "sandwich":
         return keymap
     param, tensor, after = "encoder/layers/{L}", "model.layers.{L}", "post_attention_layernorm"
@@ -57,9 +57,11 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
 
 def _gemma3_keymap(config: EncoderConfig) -> KeyMap:
     """Leaves out the token classifier, for which `transformers` has no class of Gemma 3."""
-    keymap = make_keymap(config)
-    others = tuple(entry for entry in keymap.entries if entry.head != "token_classification")
-    return dataclasses.replace(keymap, entries=others)
+    return _without_head(make_keymap(config), "token_classification")
+
+
+def _without_head(keymap: KeyMap, head: str) -> KeyMap:
+    return dataclasses.replace(keymap, entries=tuple(entry for entry in keymap.entries if entry.head != head))
 
 
 def _sees_both_sides(values: dict[str, Any], where: str) -> bool:
@@ -248,7 +250,11 @@ def _relative(name: str, classes: str, **changes: Any) -> Family:
         name=name,
         model_type=name,
         make_keymap=make_keymap,
-        architectures={each.replace("Llama", classes): heads for each, heads in _LLAMA.architectures.items()},
+        architectures={
+            each.replace("Llama", classes): heads
+            for each, heads in _LLAMA.architectures.items()
+            if "question_answering" not in heads
+        },
         last_token_classes={f"{classes}ForSequenceClassification": unbiased_scores},
         **changes,
     )
