@@ -34,7 +34,7 @@ class EncoderDecoderConfig:
 
     Attributes:
         encoder: the encoder.
-        decoder: the decoder, causal and with cross-attention; see `as_decoder`.
+        decoder: the decoder, causal and with cross-attention; see `EncoderConfig.as_decoder`.
         sharing: one of `SHARINGS`.
         encoder_heads: heads of the encoder that are kept, though nothing here reads them (a BERT's pooler).
         family: key of `hf.encoder_decoder.families.FAMILIES`, whose class an export gets if it can hold the model;
@@ -55,7 +55,9 @@ class EncoderDecoderConfig:
     def __post_init__(self) -> None:
         require_one_of("decoder.sharing", self.sharing, SHARINGS)
         if not self.decoder.causal or self.encoder.cross_attention_hidden_size is not None:
-            raise UserError("a decoder needs causal=true, and an encoder has no cross-attention: see `as_decoder`")
+            raise UserError(
+                "a decoder needs causal=true, and an encoder has no cross-attention: see `EncoderConfig.as_decoder`"
+            )
         if self.decoder.cross_attention_hidden_size != self.encoder.hidden_size:
             raise UserError(
                 f"the decoder attends to states of {self.decoder.cross_attention_hidden_size}, but the encoder has "
@@ -72,7 +74,7 @@ class EncoderDecoderConfig:
     @classmethod
     def symmetric(cls, model: EncoderConfig, sharing: str = "embeddings", **others: Any) -> EncoderDecoderConfig:
         """Returns an encoder with a decoder of the same kind; `others` are further fields."""
-        return cls(model, as_decoder(model, model), sharing, **others)
+        return cls(model, model.as_decoder(model), sharing, **others)
 
     def _equal_fields(self) -> list[str]:
         if self.sharing == "none":
@@ -81,15 +83,6 @@ class EncoderDecoderConfig:
         if self.sharing == "all":
             names += [name for name in differences(self.encoder, self.decoder, heads=False) if name not in _TOGETHER]
         return names
-
-
-def as_decoder(model: EncoderConfig, encoder: EncoderConfig, **changes: Any) -> EncoderConfig:
-    """Returns a model as the decoder of an encoder: causal, with cross-attention, without parts that see what follows.
-
-    `changes` are further changes.
-    """
-    parts = {"causal": True, "cross_attention_hidden_size": encoder.hidden_size, "decoder_layers": None}
-    return dataclasses.replace(model, **parts | {"enhanced_decoder": False, "conv_kernel_size": 0} | changes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +135,7 @@ def encoder_decoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None
         values = preset(group.preset) | {name: values[name] for name in OF_TOKENIZER}
     explicit = _class_values(group) | explicit_values(group)
     try:
-        decoder = as_decoder(EncoderConfig(**values), encoder, **explicit)
+        decoder = EncoderConfig(**values).as_decoder(encoder, **explicit)
     except UserError as error:
         raise UserError(f"the decoder: {str(error).replace('model.', 'decoder.')}") from None
     Reader(cfg)(MeshConfig).check_model(decoder)

@@ -218,10 +218,18 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
         return self.max_position_embeddings if self.max_relative_positions is None else self.max_relative_positions
 
     def decoder_config(self) -> EncoderConfig:
-        """Returns the decoder of `decoder_layers`: causal, with cross-attention, else like the encoder."""
-        assert self.decoder_layers is not None
-        parts: dict[str, Any] = {"causal": True, "cross_attention_hidden_size": self.hidden_size}
-        return dataclasses.replace(self, num_layers=self.decoder_layers, decoder_layers=None, **parts)
+        """Returns the decoder of `decoder_layers`, like the encoder in all else."""
+        return self.as_decoder(self, num_layers=self.decoder_layers)
+
+    def as_decoder(self, encoder: EncoderConfig, **changes: Any) -> EncoderConfig:
+        """Returns this model as the decoder of an encoder: without parts that see what follows.
+
+        Args:
+            encoder: the network whose states it reads.
+            **changes: further changes.
+        """
+        parts = {"causal": True, "cross_attention_hidden_size": encoder.hidden_size, "decoder_layers": None}
+        return dataclasses.replace(self, **parts | {"enhanced_decoder": False, "conv_kernel_size": 0} | changes)
 
     def is_local(self, layer: int) -> bool:
         """Returns whether this layer has local attention."""

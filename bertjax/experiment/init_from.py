@@ -21,7 +21,6 @@ from bertjax.checkpoint.surgery import (
     replace_leaves,
     resize_position_table,
 )
-from bertjax.config.encoder_decoder import as_decoder
 from bertjax.config.fields import format_value, settings_of
 from bertjax.config.model import OF_TOKENIZER, EncoderConfig, differences, encoder_config
 from bertjax.config.objectives import objective_class
@@ -137,7 +136,7 @@ def _trained_networks(objective: Objective, source: SourceModel) -> dict[str, So
         return {name: source}
     decoder = source.decoder
     if decoder is None:
-        config = as_decoder(source.config, network.config)
+        config = source.config.as_decoder(network.config)
         if not any(_changes_weights(each) for each in differences(config, reader, heads=False)):
             decoder = source._replace(config=config)
     return ({} if decoder is None else {"decoder": decoder}) | {name: source}

@@ -17,7 +17,7 @@ from parity.compare import random_transformers_model
 from parity.families.encoder_decoder import CASES
 from safetensors.numpy import load_file, save_file
 
-from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
@@ -222,7 +222,7 @@ def test_a_decoder_begins_as_an_encoder(bert: Path, tmp_path: Path, sharing: str
 def test_other_mixtures_have_a_format_of_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     encoder = EncoderConfig(**SIZES, attention_position="rotary", norm_placement="pre", position_embedding="none")
     wide = dataclasses.replace(encoder, hidden_size=32, attention_position="relative_bias", feed_forward="glu")
-    config = EncoderDecoderConfig(encoder, as_decoder(wide, encoder), "none", family="encoder-decoder")
+    config = EncoderDecoderConfig(encoder, wide.as_decoder(encoder), "none", family="encoder-decoder")
     model = PretrainedEncoderDecoder(config, init_params(config, jax.random.key(0)), {"num_beams": 2})
     with caplog.at_level(logging.WARNING):
         model.save_pretrained(tmp_path / "out")

@@ -13,7 +13,7 @@ import pytest
 from parity.compare import draw_like
 from test_remote_code import BATCH, LENGTH, TOLERANCE, VOCAB, make_batch, mixtures, run_lab
 
-from bertjax.config.encoder_decoder import SHARINGS, EncoderDecoderConfig, as_decoder
+from bertjax.config.encoder_decoder import SHARINGS, EncoderDecoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
@@ -33,7 +33,7 @@ def pairs() -> list[EncoderDecoderConfig]:
         encoder = encoder.replace(causal=False)
         for sharing in np.roll(SHARINGS, index).tolist():
             try:
-                other = as_decoder(encoder if sharing == "all" else decoder, encoder)
+                other = (encoder if sharing == "all" else decoder).as_decoder(encoder)
                 pair = EncoderDecoderConfig(encoder, other, sharing, ("pooler",), decoder_start_token_id=VOCAB - 1)
             except UserError:
                 continue

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import bertjax
-from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.generation import GenerationConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
@@ -165,7 +165,7 @@ def test_a_cache_changes_nothing(name: str, causal: bool) -> None:
     config: Any = dataclasses.replace(decoder, causal=True)
     params = random_params(config)
     if not causal:
-        config = EncoderDecoderConfig(ENCODER, as_decoder(decoder, ENCODER), "none", decoder_start_token_id=0)
+        config = EncoderDecoderConfig(ENCODER, decoder.as_decoder(ENCODER), "none", decoder_start_token_id=0)
         params = encoder_decoder.init_params(config, jax.random.key(0))
         params = jax.tree.map(lambda leaf: leaf * 5, params)
     ids, mask = make_inputs(True, 1)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bertjax.config.encoder_decoder import PRESETS, EncoderDecoderConfig, as_decoder, encoder_decoder_preset
+from bertjax.config.encoder_decoder import PRESETS, EncoderDecoderConfig, encoder_decoder_preset
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
@@ -118,7 +118,7 @@ def check_sight(config: EncoderDecoderConfig) -> None:
 
 def pair(encoder: dict[str, Values], decoder: dict[str, Values], width: int, sharing: str) -> EncoderDecoderConfig:
     one = network(encoder)
-    return EncoderDecoderConfig(one, as_decoder(network(decoder, width), one), sharing)
+    return EncoderDecoderConfig(one, network(decoder, width).as_decoder(one), sharing)
 
 
 @pytest.mark.long
@@ -223,7 +223,7 @@ def test_published_sizes_have_their_numbers_of_parameters() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     model = network(FIRST)
-    decoder = as_decoder(model, model)
+    decoder = model.as_decoder(model)
     with pytest.raises(UserError, match="a decoder needs causal=true"):
         EncoderDecoderConfig(model, dataclasses.replace(decoder, causal=False))
     with pytest.raises(UserError, match="attends to states of 16, but the encoder has hidden_size=24"):

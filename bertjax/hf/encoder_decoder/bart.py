@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
@@ -90,7 +90,7 @@ def parse_encoder_decoder(
         EncoderConfig(**common | parse_fields(values, change_defaults(network_fields(network), **defaults), where))
         for network in ("encoder", "decoder")
     )
-    return EncoderDecoderConfig(encoder, as_decoder(decoder, encoder))
+    return EncoderDecoderConfig(encoder, decoder.as_decoder(encoder))
 
 
 def require_norms(values: Mapping[str, Any], structure: Values, where: str) -> None:

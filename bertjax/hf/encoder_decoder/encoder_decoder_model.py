@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, joint_axis_sizes, network_entries
@@ -30,7 +30,7 @@ def _parse(values: JsonKeys, where: str) -> EncoderDecoderConfig:
     for key, needed in _DECODER.items():
         if values_of_decoder.pop(key, False) is not needed:
             raise UserError(f"{where}: decoder: {key} must be true")
-    decoder = as_decoder(_parse_network(values_of_decoder, f"{where}: decoder"), encoder)
+    decoder = _parse_network(values_of_decoder, f"{where}: decoder").as_decoder(encoder)
     if encoder.hidden_size != decoder.hidden_size:
         raise UserError(
             f"{where}: widths of {encoder.hidden_size} and {decoder.hidden_size}, with a projection between them, are "

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.family import family_of
@@ -164,7 +164,7 @@ def from_encoders(
     Raises:
         UserError: the two cannot share what they should.
     """
-    networks = encoder.config, as_decoder(decoder.config, encoder.config)
+    networks = encoder.config, decoder.config.as_decoder(encoder.config)
     pooler = tuple(head for head in encoder.heads if head == "pooler")
     config = EncoderDecoderConfig(*networks, sharing, pooler, "encoder-decoder", start_token_id)
     params = warm_start(config, init_params(config, jax.random.key(seed)), encoder.params, decoder.params)

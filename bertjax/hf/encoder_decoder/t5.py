@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values
 from bertjax.hf.keymaps.family import Fields, parse_fields, render_fields
@@ -35,7 +35,7 @@ def _parse(values: JsonKeys, where: str, shared: Fields = FIELDS) -> EncoderDeco
     common |= parse_stack(values, fields, where, "relu" if shared is FIELDS else "gated-gelu")
     encoder, depth = EncoderConfig(**common), values.get("num_decoder_layers")
     depth = fields["num_layers"] if depth is None else depth
-    return EncoderDecoderConfig(encoder, as_decoder(encoder, encoder, num_layers=depth))
+    return EncoderDecoderConfig(encoder, encoder.as_decoder(encoder, num_layers=depth))
 
 
 def _render(config: EncoderDecoderConfig) -> Values:
