@@ -188,6 +188,7 @@ class Family:
             UserError: a key would change what is computed in a way that is not supported.
         """
         values = self.flatten(values, where)
+        parse_fields(values, self.fields, where)  # a value that an alias replaces is of its type, too
         values = JsonKeys(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
         labels = parse_labels(values, where, self.num_labels)
         for key, allowed, reason in (*_REFUSED, *self.unsupported):
