@@ -73,7 +73,9 @@ class ArchitectureConfig(Settings, group="model"):
         help="Heads of keys and values, each read by num_heads / num_key_value_heads query heads (grouped-query "
         "attention, arXiv:2305.13245); None: num_heads.",
     )
-    head_size: int | None = size_setting(None, help="Width of a head; None: hidden_size / num_heads.")
+    head_size: int | None = size_setting(
+        None, help="Width of a head; None: hidden_size / num_heads, half of it with `dynamic_conv_kernel_size`."
+    )
     intermediate_size: int = size_setting(3072, help="Width inside the feed-forward block.")
     adapter_size: int | None = size_setting(
         None,
@@ -230,6 +232,15 @@ class ArchitectureConfig(Settings, group="model"):
         choices=HEAD_ACTIVATIONS,
         read_if=lambda config: config.conv_kernel_size > 0,
         help="Activation of that convolution.",
+    )
+
+    dynamic_conv_kernel_size: int = setting(
+        0,
+        at_least=0,
+        at_most=MAX_WIDTH,
+        help="Neighbors (odd) of a convolution in every head, of whose result and attention's the output is made; its "
+        "kernel follows from the span of tokens that it covers (ConvBERT, arXiv:2008.02496: 9). Heads are half as wide "
+        "unless head_size is set; 0: none.",
     )
 
     attention_class: str | None = setting(

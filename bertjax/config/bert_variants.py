@@ -63,7 +63,24 @@ _SQUEEZEBERT: Values = {
     "initializer": "normal",
 }
 
+# yitu-opensource/ConvBert:configure_pretraining.py, util/training_utils.py (arXiv:2008.02496, section 5.1; BERT's
+# vocabulary); half of the heads that are named there. Its generators are as wide as ELECTRA's.
+_CONVBERT: Values = {
+    "family": "convbert",
+    "dynamic_conv_kernel_size": 9,
+    "hidden_act": "gelu",
+    "mlm_act": "gelu",
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
+}
+_CONVBERT_SIZES: dict[str, Values] = {
+    "small": layer_sizes(12, 256, 2) | {"embedding_size": 128},
+    "medium-small": layer_sizes(12, 384, 4) | {"embedding_size": 128, "feed_forward_groups": 2},
+    "base": layer_sizes(12, 768, 6),
+}
+
 BERT_VARIANTS: dict[str, Values] = {
+    **{f"convbert-{size}": sizes | _CONVBERT for size, sizes in _CONVBERT_SIZES.items()},
     "roformer-chinese-base": layer_sizes(12, 768) | _ROFORMER,
     "bigbird-roberta-base": layer_sizes(12, 768) | _BIG_BIRD,
     "squeezebert": layer_sizes(12, 768) | _SQUEEZEBERT,

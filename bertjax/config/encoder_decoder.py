@@ -89,7 +89,8 @@ def as_decoder(model: EncoderConfig, encoder: EncoderConfig, **changes: Any) -> 
     `changes` are further changes.
     """
     parts = {"causal": True, "cross_attention_hidden_size": encoder.hidden_size, "decoder_layers": None}
-    return dataclasses.replace(model, **parts | {"enhanced_decoder": False, "conv_kernel_size": 0} | changes)
+    parts |= {"enhanced_decoder": False, "conv_kernel_size": 0, "dynamic_conv_kernel_size": 0}
+    return dataclasses.replace(model, **parts | changes)
 
 
 @dataclasses.dataclass(frozen=True)

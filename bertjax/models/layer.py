@@ -224,7 +224,8 @@ class Layer(nnx.Module):
             [B, N, S, S] before the softmax, float32, undefined where `context.visible()` is False; `probabilities`
             [B, N, S, S], their softmax.
         """
-        q, k, v = self.attention.project(self._pre_norm(x), context)
+        x = self._pre_norm(x)
+        q, k, v = self.attention.project(self.attention.query(x), x, context)
         scores = self.attention.scores(q, k, context)
         tensors = q, k, v, scores, self.attention.weights(scores, context)
         return dict(zip(ATTENTION_TENSORS, tensors, strict=True))

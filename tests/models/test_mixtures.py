@@ -83,6 +83,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "decoder": {"enhanced_decoder": True},
         "adapter": {"adapter_size": 6},
         "groups": {"attention_groups": 2, "feed_forward_groups": 4},
+        "span": {"dynamic_conv_kernel_size": 5},
     },
 }
 # Pairs that no model has, and the words of the message.
@@ -110,6 +111,9 @@ REFUSED = {
     (("relative", "rescaled"), ("sight", "causal-local")): "which a causal model does not know",
     (("extra", "decoder"), ("sight", "causal")): "causal models have none",
     (("extra", "convolution"), ("sight", "causal")): "sees the next token",
+    (("extra", "span"), ("sight", "causal")): "sees the next token",
+    (("extra", "span"), ("sight", "causal-local")): "sees the next token",
+    (("extra", "span"), ("relative", "relative")): "knows the tokens of one sequence of states only",
     (("extra", "decoder"), ("relative", "relative")): "two streams tell masked words their positions already",
     (("bias", "query_value"), ("relative", "relative")): "relative scores have biases of their own",
     (("bias", "all"), ("relative", "relative")): "relative scores have biases of their own",

@@ -27,6 +27,7 @@ from .layers_bertjax import (
     BertjaxGroup,
     BertjaxLayer,
     BertjaxRelativeAttention,
+    BertjaxSpanConvolution,
     BertjaxZeroCenteredLayerNorm,
     BertjaxZeroCenteredRMSNorm,
     bias_bucket,
@@ -73,7 +74,7 @@ class BertjaxPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, BertjaxDistanceEmbeddings | BertjaxRelativeAttention):
+        if isinstance(module, BertjaxDistanceEmbeddings | BertjaxRelativeAttention | BertjaxSpanConvolution):
             for parameter in module.parameters(recurse=False):
                 nn.init.normal_(parameter, std=self.config.initializer_range)
         if isinstance(module, BertjaxZeroCenteredRMSNorm | BertjaxZeroCenteredLayerNorm):
@@ -262,7 +263,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
             mask: True at real tokens [B, S]; None = all tokens are real.
             local: True for layers with a window.
         """
-        config, context = self.config, BertjaxContext()
+        config, context = self.config, BertjaxContext(real=mask)
         index = torch.arange(hidden.shape[1], device=hidden.device)
         distances = index[:, None] - index[None]
         visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, index.shape[0], -1)

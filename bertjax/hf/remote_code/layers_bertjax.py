@@ -138,6 +138,7 @@ class BertjaxContext:
         rotation: cosines and sines of every token [B, 1, S, H], for rotary positions.
         columns: column of the table of distances for every query and key [1 or B, S, S], for relative positions.
         types_differ: True where query and key have different token types [B, 1, S, S], for relative segments.
+        real: True at real tokens [B, S], for convolutions; None = all tokens are real.
         cross: context of the attention to the output of the encoder, for a decoder.
     """
 
@@ -145,6 +146,7 @@ class BertjaxContext:
     rotation: tuple[Tensor, Tensor] | None = None
     columns: Tensor | None = None
     types_differ: Tensor | None = None
+    real: Tensor | None = None
     cross: BertjaxContext | None = None
 
 
@@ -232,6 +234,41 @@ class BertjaxGroupedLinear(nn.Linear):
         return out if self.bias is None else out + self.bias
 
 
+class BertjaxSpanConvolution(nn.Module):
+    """Sums the values around a token by a kernel of its query and of a span of keys (ConvBERT, arXiv:2008.02496)."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        width, inner, bias = config.hidden_size, config.num_heads * config.head_dim, config.attention_bias != "none"
+        self.num_heads, self.size = config.num_heads, config.dynamic_conv_kernel_size
+        self.depthwise = nn.Parameter(torch.zeros(self.size, 1, width))
+        self.key = nn.Linear(width, inner, bias=bias)
+        self.weights = nn.Linear(inner, self.num_heads * self.size, bias=bias)
+        self.value = nn.Linear(width, inner, bias=bias)
+
+    def forward(self, hidden: Tensor, query: Tensor, real: Tensor | None) -> Tensor:
+        """Returns the sums of all heads [B, S, N, H].
+
+        Args:
+            hidden: input of the attention block [B, S, D].
+            query: its projection to queries [B, S, N * H].
+            real: True at real tokens [B, S]; None = all tokens are real.
+        """
+        span = (self.neighbors(hidden, real) * self.depthwise[:, 0].T).sum(dim=-1)
+        kernels = self.weights(self.key(span) * query).unflatten(-1, (self.num_heads, 1, self.size))
+        values = self.neighbors(self.value(hidden), real).unflatten(2, (self.num_heads, -1))
+        return (values * kernels.float().softmax(dim=-1).to(values.dtype)).sum(dim=-1)
+
+    def neighbors(self, hidden: Tensor, real: Tensor | None) -> Tensor:
+        """Returns the tokens around each [B, S, D, size]; zero where one of the two is padding, not both."""
+        reach = self.size // 2
+        tokens = F.pad(hidden, (0, 0, reach, reach)).unfold(1, self.size, 1)
+        if real is None:
+            return tokens
+        same = F.pad(real.to(hidden.dtype), (reach, reach)).unfold(1, self.size, 1) == real[:, :, None]
+        return tokens * same[:, :, None]
+
+
 class BertjaxAttention(nn.Module):
     """Multi-head attention, with rotary positions or none; the layer applies the norm."""
 
@@ -243,7 +280,9 @@ class BertjaxAttention(nn.Module):
         self.query = BertjaxGroupedLinear(width, inner, groups, bias=config.attention_bias != "none")
         self.key = BertjaxGroupedLinear(source, shared, groups, bias=KEY_BIASES[config.attention_bias])
         self.value = BertjaxGroupedLinear(source, shared, groups, bias=config.attention_bias != "none")
-        self.output = nn.Linear(inner, width, bias=OUTPUT_BIASES[config.attention_bias])
+        convolves = config.dynamic_conv_kernel_size > 0
+        self.output = nn.Linear(inner * (1 + convolves), width, bias=OUTPUT_BIASES[config.attention_bias])
+        self.convolution = BertjaxSpanConvolution(config) if convolves else None
         self.norm = make_norm(config, present=has_norm)
         self.output_norm = make_norm(config, present=config.norm_placement in ("sandwich", "normformer"))
         self.norms_heads = config.qk_norm_over == "head"
@@ -264,7 +303,7 @@ class BertjaxAttention(nn.Module):
             source: hidden states of keys and values; None = `hidden`.
         """
         source = hidden if source is None else source
-        query, key = self.query(hidden), self.key(source)
+        query, key = (projected := self.query(hidden)), self.key(source)
         if self.norms_heads:
             query, key = self.query_norm(self.split_heads(query)), self.key_norm(self.split_heads(key))
         else:
@@ -279,7 +318,10 @@ class BertjaxAttention(nn.Module):
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         attended, probabilities = self.attend(query, key, value, mask)
-        return self.output(attended.transpose(1, 2).flatten(2)), probabilities
+        heads = attended.transpose(1, 2)
+        if self.convolution is not None:
+            heads = torch.cat([heads, self.convolution(hidden, projected, context.real)], dim=-1)
+        return self.output(heads.flatten(2)), probabilities
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns the values [B, N, S, H] averaged by the softmax of the scores, and the probabilities if "eager".
