@@ -440,6 +440,11 @@ def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
         yield f"decoder_layers: a decoder cannot follow an encoder with {without[0]}={getattr(config, without[0])}"
     if config.causal and convolutions:
         yield f"{convolutions[0]} sees the next token: not in causal models"
+    if config.depth_weighted_average and (shared or config.norm_placement in ("post", "parallel")):
+        yield "depth_weighted_average needs norms before the blocks, one after the other, and no num_groups"
+    if config.depth_weighted_average and (config.attention_position == "relative" or config.conv_kernel_size):
+        other = "conv_kernel_size" if config.conv_kernel_size else "attention_position=relative"
+        yield f"depth_weighted_average and {other}: averages know one stream of blocks alone"
     if config.dynamic_conv_kernel_size and config.dynamic_conv_kernel_size % 2 == 0:
         yield f"dynamic_conv_kernel_size must be odd, not {config.dynamic_conv_kernel_size}"
     if config.dynamic_conv_kernel_size and (config.attention_position == "relative" or config.enhanced_decoder):

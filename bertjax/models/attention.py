@@ -17,7 +17,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, Norm, einsum, make_norm, soft_cap
+from bertjax.models.linear import Key, Linear, Norm, activation, einsum, make_norm, recompute, soft_cap
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
 from bertjax.models.pallas.attention import pallas_attention
 from bertjax.models.rope import rotate
@@ -85,7 +85,8 @@ class Attention(nnx.Module):
     def matmul_weights(cls, config: EncoderConfig) -> int:
         """Returns the number of weights that every token is multiplied with, for counting FLOPs."""
         read = (config.num_heads + 2 * config.kv_heads) * config.head_dim // config.attention_groups
-        return config.hidden_size * (read + config.num_heads * config.head_output) + convolution_weights(config)
+        result = config.num_heads * config.head_output * (2 if config.attention_gate else 1)
+        return config.hidden_size * (read + result) + convolution_weights(config)
 
     @classmethod
     def key_matmuls(cls, config: EncoderConfig) -> int:
@@ -107,6 +108,8 @@ class Attention(nnx.Module):
         attended = config.num_heads * config.head_output
         self.output = Linear(attended, width, config, rngs, output_bias, residual_output=True)
         self.convolution = SpanConvolution(config, rngs) if config.dynamic_conv_kernel_size else None
+        self.gate = Linear(width, attended, config, rngs, bias != "none") if config.attention_gate else None
+        self.inner_norm = make_norm(attended, config, rngs) if config.norm_placement == "sub" else None
         self.init_score_parameters(config, rngs)
         self.norm = make_norm(width, config, rngs) if norm else None
         normed = config.norm_placement in ("sandwich", "normformer")
@@ -136,7 +139,11 @@ class Attention(nnx.Module):
         heads = self.attend(q, k, v, context, key)
         if self.convolution is not None:
             heads = jnp.concatenate([heads, self.convolution(x, query, context.segment_ids)], axis=-1)
-        return self.output(heads.reshape(*x.shape[:2], -1))
+        heads = heads.reshape(*x.shape[:2], -1)
+        if self.gate is not None:
+            act = activation(self.config.attention_gate or "")
+            heads = recompute(lambda gate, heads: act(gate) * heads)(self.gate(x), heads)
+        return self.output(heads if self.inner_norm is None else self.inner_norm(heads))
 
     def project(
         self, query: Float[Array, "B S A"], source: Source | KeyValues, context: AttentionContext

@@ -28,6 +28,8 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"xlm-en-", 30_145, "XLM", "arXiv:1901.07291"),
     (r"flaubert-", 68_729, "FlauBERT", "arXiv:1912.05372"),
     (r"squeezebert", 30_522, "SqueezeBERT", "arXiv:2006.11316"),
+    (r"gpt-bert-small", 8_192, "GPT-BERT", "arXiv:2410.24159"),
+    (r"gpt-bert-base", 16_384, "GPT-BERT", "arXiv:2410.24159"),
     (r"convbert-", 30_522, "ConvBERT", "arXiv:2008.02496"),
     (r"xmod-", 250_002, "X-MOD", "arXiv:2205.06266"),
     (r"camembert-", None, "CamemBERT", "arXiv:1911.03894"),

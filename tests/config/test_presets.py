@@ -143,6 +143,8 @@ OTHERS = [
     ("rembert", 250_300, ("mlm",), 993_263_548),
     ("rembert", 250_300, ("pooler",), 575_920_384),
     ("roformer-chinese-base", 50_000, ("mlm",), 124_099_664),
+    ("gpt-bert-small", 8_192, ("mlm",), 29_953_496),
+    ("gpt-bert-base", 16_384, ("mlm",), 119_576_920),
     ("convbert-small", 30_522, ("mlm",), 13_207_442),
     ("convbert-medium-small", 30_522, ("mlm",), 17_555_946),
     ("convbert-base", 30_522, (), 105_680_520),

@@ -76,6 +76,8 @@ class BertjaxConfig(PretrainedConfig):
     conv_kernel_size: int = 0
     conv_act: str = "gelu"
     dynamic_conv_kernel_size: int = 0
+    depth_weighted_average: bool = False
+    attention_gate: str | None = None
     causal: bool = False
     cross_attention_hidden_size: int | None = None
     decoder_layers: int | None = None

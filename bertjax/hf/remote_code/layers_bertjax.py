@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 KEY_BIASES = {"all": True, "query_value": False, "query_key_value": True, "none": False}
 OUTPUT_BIASES = {"all": True, "query_value": True, "query_key_value": False, "none": False}
-NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel", "normformer")
+NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel", "normformer", "sub")
 
 
 class BertjaxZeroCenteredRMSNorm(nn.RMSNorm):
@@ -283,6 +283,9 @@ class BertjaxAttention(nn.Module):
         convolves = config.dynamic_conv_kernel_size > 0
         self.output = nn.Linear(inner * (1 + convolves), width, bias=OUTPUT_BIASES[config.attention_bias])
         self.convolution = BertjaxSpanConvolution(config) if convolves else None
+        gate = config.attention_gate and nn.Linear(width, self.output.in_features, bias=config.attention_bias != "none")
+        self.gate = gate or None
+        self.inner_norm = make_norm(config, self.output.in_features, config.norm_placement == "sub")
         self.norm = make_norm(config, present=has_norm)
         self.output_norm = make_norm(config, present=config.norm_placement in ("sandwich", "normformer"))
         self.norms_heads = config.qk_norm_over == "head"
@@ -321,7 +324,10 @@ class BertjaxAttention(nn.Module):
         heads = attended.transpose(1, 2)
         if self.convolution is not None:
             heads = torch.cat([heads, self.convolution(hidden, projected, context.real)], dim=-1)
-        return self.output(heads.flatten(2)), probabilities
+        heads = heads.flatten(2)
+        if self.gate is not None:
+            heads = ACTIVATIONS[self.config.attention_gate](self.gate(hidden)) * heads
+        return self.output(self.inner_norm(heads)), probabilities
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns the values [B, N, S, H] averaged by the softmax of the scores, and the probabilities if "eager".
@@ -462,7 +468,7 @@ class BertjaxFeedForward(nn.Module):
         self.output = BertjaxGroupedLinear(*sizes[::-1], groups, bias=bias)
         self.norm = make_norm(config)
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
-        self.inner_norm = make_norm(config, config.intermediate_size, config.norm_placement == "normformer")
+        self.inner_norm = make_norm(config, config.intermediate_size, config.norm_placement in ("normformer", "sub"))
         self.act = ACTIVATIONS[config.hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
 
@@ -510,12 +516,16 @@ class BertjaxLayer(GradientCheckpointingLayer):
         context: BertjaxContext,
         source: Tensor | None = None,
         encoded: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Returns the hidden states, and the probabilities of both attention blocks if they are "eager".
+        past: tuple[Tensor, ...] = (),
+        weights: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, tuple[Tensor, ...]]:
+        """Returns the hidden states, the probabilities of both attention blocks if they are "eager", and `past`.
 
         Args:
             hidden, positions, context, source: as in `BertjaxAttention.forward`.
             encoded: output of the encoder, for a decoder [B, K, D2].
+            past: hidden states from the embeddings on, for averages over depth.
+            weights: their weights after either block [2, 2 * layers + 1]; None = no averages.
         """
         attention, cross, feed_forward = self.attention, self.cross_attention, self.feed_forward
         crossed = None
@@ -527,15 +537,17 @@ class BertjaxLayer(GradientCheckpointingLayer):
                 hidden = cross.norm(hidden + self.attention_dropout(self.added(cross, attended)))
             added = self.added(feed_forward, feed_forward(hidden))
             hidden = feed_forward.norm(hidden + self.feed_forward_dropout(added))
-            return self.adapt(hidden), probabilities, crossed
+            return self.adapt(hidden), probabilities, crossed, past
         attended, probabilities = attention(attention.norm(hidden), positions, context)
         attended = hidden + self.attention_dropout(self.added(attention, attended))
         parallel = self.placement == "parallel"
         if cross is not None:
             added, crossed = cross(cross.norm(hidden if parallel else attended), None, context.cross, encoded)
             attended = attended + self.attention_dropout(self.added(cross, added))
+        attended, past = average(attended, past, weights)
         added = self.added(feed_forward, feed_forward(feed_forward.norm(hidden if parallel else attended)))
-        return self.adapt(attended + self.feed_forward_dropout(added)), probabilities, crossed
+        hidden, past = average(self.adapt(attended + self.feed_forward_dropout(added)), past, weights)
+        return hidden, probabilities, crossed, past
 
     def added(self, block: BertjaxAttention | BertjaxFeedForward, output: Tensor) -> Tensor:
         """Returns what the output of a block adds to the residual stream, before its dropout [B, S, D]."""
@@ -547,6 +559,20 @@ class BertjaxLayer(GradientCheckpointingLayer):
             return hidden
         hidden = hidden + self.feed_forward_dropout(self.adapter(hidden))
         return self.feed_forward.norm(hidden) if self.placement == "post" else hidden
+
+
+def average(hidden: Tensor, past: tuple[Tensor, ...], weights: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Returns the weighted sum of the hidden states so far, and these (DenseFormer, arXiv:2402.02622).
+
+    Args:
+        hidden: hidden states after a block [B, S, D].
+        past: those before, from the embeddings on; of an odd number before the first block of a layer.
+        weights: weights after either block [2, 2 * layers + 1]; None = the sum is `hidden`.
+    """
+    if weights is None:
+        return hidden, past
+    row, past = weights[(len(past) + 1) % 2], (*past, hidden)
+    return torch.stack([row[index] * each for index, each in enumerate(past)]).sum(dim=0), past
 
 
 class BertjaxGroup(nn.Module):
