@@ -73,7 +73,9 @@ class ArchitectureConfig(Settings, group="model"):
         help="Heads of keys and values, each read by num_heads / num_key_value_heads query heads (grouped-query "
         "attention, arXiv:2305.13245); None: num_heads.",
     )
-    head_size: int | None = size_setting(None, help="Width of a head; None: hidden_size / num_heads.")
+    head_size: int | None = size_setting(
+        None, help="Width of a head; None: hidden_size / num_heads, half of it with `dynamic_conv_kernel_size`."
+    )
     intermediate_size: int = size_setting(3072, help="Width inside the feed-forward block.")
     adapter_size: int | None = size_setting(
         None,
@@ -232,6 +234,15 @@ class ArchitectureConfig(Settings, group="model"):
         help="Activation of that convolution.",
     )
 
+    dynamic_conv_kernel_size: int = setting(
+        0,
+        at_least=0,
+        at_most=MAX_WIDTH,
+        help="Neighbors (odd) of a convolution in every head, of whose result and attention's the output is made; its "
+        "kernel follows from the span of tokens that it covers (ConvBERT, arXiv:2008.02496: 9). Heads are half as wide "
+        "unless head_size is set; 0: none.",
+    )
+
     attention_class: str | None = setting(
         None,
         choices=Choices(ATTENTION),
@@ -301,6 +312,12 @@ class ArchitectureConfig(Settings, group="model"):
         read_if=lambda config: config.qk_norm,
         help="Axis of these norms: head (each by itself), all (all heads together, without a bias: ESM C).",
     )
+    attention_gate: str | None = setting(
+        None,
+        choices=HEAD_ACTIVATIONS,
+        help="Multiply what attention sums by this activation of another projection of its input (GPT-BERT, "
+        "arXiv:2410.24159: gelu); None: not.",
+    )
     feed_forward: str = setting(
         "dense", choices=("dense", "glu"), help="dense: two matrices; glu: gated, three matrices."
     )
@@ -321,11 +338,11 @@ class ArchitectureConfig(Settings, group="model"):
     )
     norm_placement: str = setting(
         "post",
-        choices=("post", "pre", "sandwich", "parallel", "normformer"),
+        choices=("post", "pre", "sandwich", "parallel", "normformer", "sub"),
         help="post: norm of the residual sum; pre: before each block and at the end; sandwich: pre, and of each "
         "block's output (arXiv:2502.02732); parallel: pre, where both blocks of a layer read its input (GPT-NeoX); "
         "normformer: pre, of attention's output, and before the last layer of the feed-forward block "
-        "(arXiv:2110.09456).",
+        "(arXiv:2110.09456); sub: pre, and before the last layer of either block (arXiv:2210.06423).",
     )
     norm_type: str = setting(
         "layer_norm", choices=("layer_norm", "rms_norm"), help="All norms; rms_norm: neither centered nor biased."
@@ -350,6 +367,11 @@ class ArchitectureConfig(Settings, group="model"):
         None,
         at_least=1,
         help="Divide what a block adds to the residual stream by sqrt(num_layers / this) (ESM C: 36); None: not.",
+    )
+    depth_weighted_average: bool = setting(
+        False,
+        help="The residual stream after every block is a weighted sum of all that it was before, the embeddings "
+        "included, with a trained weight for each (DenseFormer, arXiv:2402.02622; GPT-BERT).",
     )
     layer_norm_eps: float = setting(
         1e-12, at_least=0.0, may_differ_from_init=True, help="Added to the variance in norms."

@@ -63,7 +63,48 @@ _SQUEEZEBERT: Values = {
     "initializer": "normal",
 }
 
+# yitu-opensource/ConvBert:configure_pretraining.py, util/training_utils.py (arXiv:2008.02496, section 5.1; BERT's
+# vocabulary); half of the heads that are named there. Its generators are as wide as ELECTRA's.
+_CONVBERT: Values = {
+    "family": "convbert",
+    "dynamic_conv_kernel_size": 9,
+    "hidden_act": "gelu",
+    "mlm_act": "gelu",
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
+}
+_CONVBERT_SIZES: dict[str, Values] = {
+    "small": layer_sizes(12, 256, 2) | {"embedding_size": 128},
+    "medium-small": layer_sizes(12, 384, 4) | {"embedding_size": 128, "feed_forward_groups": 2},
+    "base": layer_sizes(12, 768, 6),
+}
+
+# ltgoslo/gpt-bert:configs (arXiv:2410.24159; vocabularies of 8,192 and 16,384). Norms but one have parameters here.
+_GPT_BERT: Values = {
+    "family": "gpt_bert",
+    "position_embedding": "none",
+    "type_vocab_size": 0,
+    "attention_position": "disentangled",
+    "share_att_key": True,
+    "position_buckets": 32,
+    "norm_relative_embeddings": True,
+    "norm_placement": "sub",
+    "attention_gate": "gelu",
+    "depth_weighted_average": True,
+    "feed_forward": "glu",
+    "feed_forward_bias": False,
+    "layer_norm_eps": 1e-5,
+    "mlm_act": "gelu",
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
+    "classifier_norm": True,
+    "token_classifier_dense": True,
+}
+
 BERT_VARIANTS: dict[str, Values] = {
+    "gpt-bert-small": layer_sizes(12, 384, 6, 1280) | _GPT_BERT,
+    "gpt-bert-base": layer_sizes(12, 768, 12, 2560) | _GPT_BERT,
+    **{f"convbert-{size}": sizes | _CONVBERT for size, sizes in _CONVBERT_SIZES.items()},
     "roformer-chinese-base": layer_sizes(12, 768) | _ROFORMER,
     "bigbird-roberta-base": layer_sizes(12, 768) | _BIG_BIRD,
     "squeezebert": layer_sizes(12, 768) | _SQUEEZEBERT,

@@ -46,8 +46,9 @@ OBJECTIVES: Registry[Any] = Registry(
 
 _FAMILY_MODULES = {
     "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm": "{}:FAMILY",
-    "roformer rembert ultrabert xmod big_bird esmc ltg_bert t5gemma squeezebert": "{}:FAMILY",
+    "roformer rembert ultrabert xmod big_bird esmc ltg_bert t5gemma squeezebert convbert": "{}:FAMILY",
     "deberta-v2": "deberta:FAMILY_V2",
+    "gpt_bert": "ltg_bert:GPT_BERT",
     "nucleotide_transformer": "esm:NUCLEOTIDE_TRANSFORMER",
     "modernbert-decoder": "modernbert:DECODER",
     "xlm-roberta xlm-roberta-xl camembert data2vec-text ernie": "same_tensors:FAMILIES.{}",

@@ -147,10 +147,12 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def check(self) -> None:
-        if self.head_size is None and self.hidden_size % self.num_heads:
+        width = self.hidden_size // self.head_parts  # of all heads together
+        if self.head_size is None and (self.hidden_size % self.head_parts or width % self.num_heads):
+            half = "" if self.head_parts == 1 else "half of "
             raise UserError(
-                f"model.hidden_size {self.hidden_size} is not divisible by model.num_heads {self.num_heads}; head "
-                f"counts that divide it: {_divisors_near(self.hidden_size, self.num_heads)} (or set model.head_size)"
+                f"{half}model.hidden_size {self.hidden_size} is not divisible by model.num_heads {self.num_heads}; "
+                f"head counts that divide it: {_divisors_near(width, self.num_heads)} (or set model.head_size)"
             )
         if self.num_heads % self.kv_heads:
             raise UserError(
@@ -180,7 +182,17 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
     @property
     def head_dim(self) -> int:
         """Width of a head."""
-        return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
+        return self.hidden_size // (self.num_heads * self.head_parts) if self.head_size is None else self.head_size
+
+    @property
+    def head_parts(self) -> int:
+        """Number of results of a head: that of attention, and that of a convolution where there is one."""
+        return 2 if self.dynamic_conv_kernel_size else 1
+
+    @property
+    def head_output(self) -> int:
+        """Width of the results of a head."""
+        return self.head_dim * self.head_parts
 
     @property
     def kv_heads(self) -> int:
@@ -229,7 +241,8 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
             **changes: further changes.
         """
         parts = {"causal": True, "cross_attention_hidden_size": encoder.hidden_size, "decoder_layers": None}
-        return dataclasses.replace(self, **parts | {"enhanced_decoder": False, "conv_kernel_size": 0} | changes)
+        parts |= {"enhanced_decoder": False, "conv_kernel_size": 0, "dynamic_conv_kernel_size": 0}
+        return dataclasses.replace(self, **parts | changes)
 
     def is_local(self, layer: int) -> bool:
         """Returns whether this layer has local attention."""
@@ -430,13 +443,22 @@ def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
         yield f"num_groups must lie in 1 to num_layers, not {config.num_groups}"
     if config.inner_layers > 1 and not shared:
         yield "inner_layers needs num_groups: only shared groups have inner layers"
-    without = [
-        name for name in ("causal", "conv_kernel_size", "enhanced_decoder", "token_dropout") if getattr(config, name)
-    ]
-    if config.decoder_layers is not None and without:
+    convolutions = [name for name in ("conv_kernel_size", "dynamic_conv_kernel_size") if getattr(config, name)]
+    without = [name for name in ("causal", "enhanced_decoder", "token_dropout") if getattr(config, name)]
+    if config.decoder_layers is not None and (without := without + convolutions):
         yield f"decoder_layers: a decoder cannot follow an encoder with {without[0]}={getattr(config, without[0])}"
-    if config.causal and config.conv_kernel_size > 0:
-        yield "conv_kernel_size sees the next token: not in causal models"
+    if config.causal and convolutions:
+        yield f"{convolutions[0]} sees the next token: not in causal models"
+    if config.depth_weighted_average and (shared or config.norm_placement in ("post", "parallel")):
+        yield "depth_weighted_average needs norms before the blocks, one after the other, and no num_groups"
+    if config.depth_weighted_average and (config.attention_position == "relative" or config.conv_kernel_size):
+        other = "conv_kernel_size" if config.conv_kernel_size else "attention_position=relative"
+        yield f"depth_weighted_average and {other}: averages know one stream of blocks alone"
+    if config.dynamic_conv_kernel_size and config.dynamic_conv_kernel_size % 2 == 0:
+        yield f"dynamic_conv_kernel_size must be odd, not {config.dynamic_conv_kernel_size}"
+    if config.dynamic_conv_kernel_size and (config.attention_position == "relative" or config.enhanced_decoder):
+        other = "enhanced_decoder" if config.enhanced_decoder else "attention_position=relative"
+        yield f"dynamic_conv_kernel_size and {other}: the convolution knows the tokens of one sequence of states only"
 
 
 def _invalid_heads(config: EncoderConfig) -> Iterator[str]:

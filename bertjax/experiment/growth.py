@@ -189,6 +189,8 @@ def _require_growth(old: EncoderConfig, new: EncoderConfig, how: str) -> None:
         raise UserError(
             f"init_growth={how}: with {grouped[0]} only num_layers can grow: a wider group reads other channels"
         )
+    if new.depth_weighted_average and old.num_layers != new.num_layers:
+        raise UserError(f"init_growth={how}: with depth_weighted_average every layer has weights of all before it")
     if (old.embedding_size is None) != (new.embedding_size is None):
         raise UserError(
             f"init_growth={how}: embedding_size is {old.embedding_size} there, {new.embedding_size} here; both models "

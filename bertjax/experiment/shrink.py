@@ -218,6 +218,8 @@ def smaller_config(config: EncoderConfig, layers: int, counts: Mapping[str, int]
             raise UserError(
                 f"{field} cannot be pruned: with {key}={getattr(config, key)} every group has its own share"
             )
+    if config.depth_weighted_average and layers != config.num_layers:
+        raise UserError("layers cannot be removed: with depth_weighted_average each has weights of all before it")
     changes: dict[str, Any] = dict(counts, num_layers=layers)
     if "num_heads" in counts:
         changes["num_heads"] = counts["num_heads"] * (config.num_heads // config.kv_heads)

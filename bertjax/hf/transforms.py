@@ -124,6 +124,20 @@ TRANSFORMS: dict[str, Transform] = {
     ),
     # [D] <-> [1, 1, D]: XLNet's second stream
     "lone_vector": _single(lambda a, _: a[None, None], lambda a, _: a.reshape(-1), lambda shape, _: (1, 1, *shape)),
+    # [N * 2 * H, out] <-> torch's [out, 2 * N * H]: the parts of a head apart, ConvBERT
+    "head_parts_output": _single(
+        lambda a, sizes: a.reshape(sizes["N"], 2, -1, a.shape[1]).swapaxes(0, 1).reshape(a.shape).T,
+        lambda a, sizes: a.T.reshape(2, sizes["N"], -1, a.shape[0]).swapaxes(0, 1).reshape(a.T.shape),
+        lambda shape, _: shape[::-1],
+    ),
+    # [in, groups * out] <-> [groups, in, out]: ConvBERT's matrices in groups of channels
+    "blocks": _single(
+        lambda a, sizes: a.reshape(a.shape[0], sizes["groups"], -1).swapaxes(0, 1),
+        lambda a, _: a.swapaxes(0, 1).reshape(a.shape[1], -1),
+        lambda shape, sizes: (sizes["groups"], shape[0], shape[1] // sizes["groups"]),
+    ),
+    # [A] <-> [A, 1]: the bias of a convolution of ConvBERT
+    "column": _single(lambda a, _: a[:, None], lambda a, _: a[:, 0], lambda shape, _: (*shape, 1)),
     # [V] <-> [1, V]: the bias of BART's scores
     "row": _single(lambda a, _: a[None], lambda a, _: a.reshape(-1), lambda shape, _: (1, *shape)),
     # [in, out] <-> torch's [out, in, 1], a convolution of width 1: SqueezeBERT

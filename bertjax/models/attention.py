@@ -17,10 +17,11 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, Norm, einsum, make_norm, soft_cap
+from bertjax.models.linear import Key, Linear, Norm, activation, einsum, make_norm, recompute, soft_cap
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
 from bertjax.models.pallas.attention import pallas_attention
 from bertjax.models.rope import rotate
+from bertjax.models.span_convolution import SpanConvolution, convolution_weights
 from bertjax.models.tiled_attention import tiled_attention
 
 Hidden = Float[Array, "B S D"]
@@ -84,7 +85,8 @@ class Attention(nnx.Module):
     def matmul_weights(cls, config: EncoderConfig) -> int:
         """Returns the number of weights that every token is multiplied with, for counting FLOPs."""
         read = (config.num_heads + 2 * config.kv_heads) * config.head_dim // config.attention_groups
-        return config.hidden_size * (read + config.num_heads * config.head_dim)
+        result = config.num_heads * config.head_output * (2 if config.attention_gate else 1)
+        return config.hidden_size * (read + result) + convolution_weights(config)
 
     @classmethod
     def key_matmuls(cls, config: EncoderConfig) -> int:
@@ -103,7 +105,11 @@ class Attention(nnx.Module):
         if self.projects_positions:
             self.position = Linear(width, inner, config, rngs, bias != "none")
         output_bias = bias in ("all", "query_value")
-        self.output = Linear(inner, width, config, rngs, output_bias, residual_output=True)
+        attended = config.num_heads * config.head_output
+        self.output = Linear(attended, width, config, rngs, output_bias, residual_output=True)
+        self.convolution = SpanConvolution(config, rngs) if config.dynamic_conv_kernel_size else None
+        self.gate = Linear(width, attended, config, rngs, bias != "none") if config.attention_gate else None
+        self.inner_norm = make_norm(attended, config, rngs) if config.norm_placement == "sub" else None
         self.init_score_parameters(config, rngs)
         self.norm = make_norm(width, config, rngs) if norm else None
         normed = config.norm_placement in ("sandwich", "normformer")
@@ -128,19 +134,32 @@ class Attention(nnx.Module):
             key: key of the dropout; None = no dropout.
             source: hidden states of keys and values [B, K, D2], or what `key_values` made of them; None = `x`.
         """
-        q, k, v = self.project(x, context, source)
-        return self.output(self.attend(q, k, v, context, key).reshape(*x.shape[:2], -1))
+        query = self.query(x)
+        q, k, v = self.project(query, x if source is None else source, context)
+        heads = self.attend(q, k, v, context, key)
+        if self.convolution is not None:
+            heads = jnp.concatenate([heads, self.convolution(x, query, context.segment_ids)], axis=-1)
+        heads = heads.reshape(*x.shape[:2], -1)
+        if self.gate is not None:
+            act = activation(self.config.attention_gate or "")
+            heads = recompute(lambda gate, heads: act(gate) * heads)(self.gate(x), heads)
+        return self.output(heads if self.inner_norm is None else self.inner_norm(heads))
 
     def project(
-        self, x: Hidden, context: AttentionContext, source: Source | KeyValues | None = None
+        self, query: Float[Array, "B S A"], source: Source | KeyValues, context: AttentionContext
     ) -> tuple[Queries, Keys, Keys]:
-        """Returns queries, keys and values by head, normed and rotated where configured. Args: as in `__call__`."""
-        q = self.normed_heads(self.query(x), self.query_norm)
+        """Returns queries, keys and values by head, normed and rotated where configured.
+
+        Args:
+            query: projected queries.
+            source, context: as in `__call__`.
+        """
+        q = self.normed_heads(query, self.query_norm)
         q = q if context.rotation is None else rotate(q, context.rotation)
         if (scale := score_scale(self.config)) != 1.0:
             q = q * scale
         if not isinstance(source, KeyValues):
-            source = self.key_values(x if source is None else source, context)
+            source = self.key_values(source, context)
         return q, self.copy_heads(source.keys), self.copy_heads(source.values)
 
     def key_values(self, source: Source, context: AttentionContext) -> KeyValues:

@@ -48,7 +48,8 @@ class Target(NamedTuple):
 
 def can_cache(config: EncoderConfig) -> bool:
     """Returns whether decoding with a cache is exact: the attention says so, and each layer has one cache."""
-    return attention_class(config).incremental and config.inner_layers == 1
+    exact = attention_class(config).incremental and not config.depth_weighted_average
+    return exact and config.inner_layers == 1
 
 
 def empty_cache(config: EncoderConfig, count: int, length: int) -> KeyValues:

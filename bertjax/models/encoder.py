@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -30,7 +31,11 @@ from bertjax.models.linear import Key, activation, dot, initializer, make_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.models.relative_attention import allow_self, make_relative_positions
 from bertjax.models.relative_bias import make_relative_bias
+from bertjax.models.span_convolution import neighbors
 from bertjax.types import Params
+
+Streams = tuple[Array, ...]
+"""The residual stream [B, S, D], and with `depth_weighted_average` all that it was, from the embeddings on."""
 
 
 class EncoderOutput(NamedTuple):
@@ -72,6 +77,7 @@ class Encoder(nnx.Module):
         if attention == "relative":  # initial state of the second stream: see two_stream.py
             self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
         self.convolution = Convolution(config, rngs) if config.conv_kernel_size else None
+        self.depth_weighted_average = DepthWeightedAverage(config) if config.depth_weighted_average else None
         has_norm, norm_bias = config.norm_placement != "post", config.last_norm_bias
         self.norm = make_norm(config.hidden_size, config, rngs, norm_bias) if has_norm else None
         self.config = config
@@ -130,18 +136,24 @@ class Encoder(nnx.Module):
             context = AttentionContext(segment_ids, key_segment_ids=encoder_attention_mask, max_examples=max_examples)
             cross = CrossInput(encoder_hidden_states, context)
 
-        def apply(layer: Layer, x: Array, local: bool, key: Key | None, _: Array | None) -> Array:
-            return layer(x, contexts[local], key, cross=cross)
+        averages = self.depth_weighted_average
+        weights = None if averages is None else averages.weights[...]
 
-        def run(x: Array, start: int, stop: int) -> tuple[Array, Array | None]:
-            keep = (lambda x: x) if "hidden_states" in collect else None
-            return run_layers(self.config, self.weights(), x, apply, keys[1], start=start, stop=stop, collect=keep)
+        def apply(layer: Layer, x: Streams, local: bool, key: Key | None, own: Array | None) -> Streams:
+            hidden, *past = x
+            average = None if averages is None else functools.partial(averages.average, own, past)
+            return layer(hidden, contexts[local], key, cross=cross, average=average), *past
 
-        states, all_states = [x], [x[None]]
+        def run(x: Streams, start: int, stop: int) -> tuple[Streams, Array | None]:
+            keep = (lambda x: x[0]) if "hidden_states" in collect else None
+            part = {"start": start, "stop": stop, "per_layer": weights, "collect": keep}
+            return run_layers(self.config, self.weights(), x, apply, keys[1], **part)
+
+        states, all_states, past = [x], [x[None]], [] if averages is None else [x]
         layer_inputs: dict[int, Array] = {}
         for start, stop in itertools.pairwise(self._cuts(collect)):
             layer_inputs[start] = states[-1]
-            y, collected = run(states[-1], start, stop)
+            (y, *past), collected = run((states[-1], *past), start, stop)
             if start == 0 and self.convolution is not None:
                 y = self.convolution(x, y, segment_ids, None if key is None else jax.random.fold_in(key, len(keys)))
                 collected = None if collected is None else y[None]  # the convolution belongs to the layer
@@ -169,6 +181,8 @@ class Encoder(nnx.Module):
     def _cuts(self, collect: tuple[str, ...]) -> list[int]:
         """Returns the layers before which the run of layers is interrupted, with both ends."""
         cuts = {0, self.config.num_layers}
+        if self.depth_weighted_average is not None:  # every layer adds to what the next ones read
+            cuts |= {*range(self.config.num_layers)}
         if "hidden_states" not in collect:
             cuts |= set(_tensors_by_layer(self.config, collect))
         if self.convolution is not None:
@@ -269,6 +283,31 @@ def _tensors_by_layer(config: EncoderConfig, collect: tuple[str, ...]) -> dict[i
     return names
 
 
+class DepthWeightedAverage(nnx.Module):
+    """Weights [L, 2, 2 L + 1] of the embeddings and of the stream after each block, for the stream after either block.
+
+    At first every stream is itself; weights of later ones are not read.
+    """
+
+    def __init__(self, config: EncoderConfig):
+        first = jnp.eye(2 * config.num_layers, 2 * config.num_layers + 1, k=1)
+        self.weights = nnx.Param(first.reshape(config.num_layers, 2, -1))
+
+    @staticmethod
+    def average(weights: Float[Array, "2 M"], past: list[Array], x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+        """Returns the weighted sum of `past` and x, which it appends to `past`.
+
+        Args:
+            weights: those of the layer.
+            past: the stream before, from the embeddings on.
+            x: the stream after the next block, which is the first of a layer where `past` has an odd length.
+        """
+        row = weights[(len(past) + 1) % 2]
+        past.append(x)
+        total = sum((row[index] * each.astype(jnp.float32) for index, each in enumerate(past)), jnp.zeros(()))
+        return total.astype(x.dtype)
+
+
 class Convolution(nnx.Module):
     """norm(layer output + act(dropout(conv(embeddings)))), zero at padding (microsoft/DeBERTa: deberta/bert.py).
 
@@ -298,7 +337,7 @@ class Convolution(nnx.Module):
             key: key of the dropout; None = no dropout.
         """
         config = self.config
-        ngrams = _ngrams(embeddings, segment_ids, config.conv_kernel_size)
+        ngrams = jnp.concatenate([*neighbors(embeddings, segment_ids, config.conv_kernel_size)], axis=-1)
         kernel = self.kernel[...].reshape(-1, config.hidden_size)
         out = dot(ngrams, kernel, config.compute_dtype, config.result_dtype)
         out = out + self.bias[...][None, None].astype(out.dtype)
@@ -306,16 +345,3 @@ class Convolution(nnx.Module):
         out = jnp.where(real, out, jnp.zeros((), out.dtype))
         out = activation(config.conv_act)(dropout(out, config.hidden_dropout, key))
         return jnp.where(real, self.norm(layer_output + out), jnp.zeros((), out.dtype))
-
-
-def _ngrams(x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], width: int) -> Float[Array, "B S W"]:
-    """Returns each token with its neighbors [B, S, width * D]; zero outside its example."""
-    reach = width // 2
-    tokens = jnp.pad(x, ((0, 0), (reach, reach), (0, 0)))
-    ids = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
-    neighbors = []
-    for shift in range(width):
-        same = ids[:, shift : shift + x.shape[1]] == segment_ids
-        neighbor = tokens[:, shift : shift + x.shape[1]]
-        neighbors.append(jnp.where(same[:, :, None], neighbor, jnp.zeros((), x.dtype)))
-    return jnp.concatenate(neighbors, axis=-1)

@@ -53,7 +53,7 @@ def attention_class(config: EncoderConfig) -> type[Attention]:
 class FeedForward(nnx.Module):
     """dense -> activation -> dense, or the gated form act(gate(x)) * intermediate(x) -> dense (arXiv:2002.05202).
 
-    The layer applies the norms but the one of NormFormer before the last matrix.
+    The layer applies the norms but the one before the last matrix.
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
@@ -63,9 +63,9 @@ class FeedForward(nnx.Module):
         self.intermediate = Linear(*sizes, config, rngs, inner_bias, groups=groups)
         self.output = Linear(*sizes[::-1], config, rngs, bias, residual_output=True, groups=groups)
         self.norm = make_norm(config.hidden_size, config, rngs)
-        sandwich, normformer = (config.norm_placement == each for each in ("sandwich", "normformer"))
+        sandwich, inner = config.norm_placement == "sandwich", config.norm_placement in ("normformer", "sub")
         self.output_norm = make_norm(config.hidden_size, config, rngs) if sandwich else None
-        self.inner_norm = make_norm(config.intermediate_size, config, rngs) if normformer else None
+        self.inner_norm = make_norm(config.intermediate_size, config, rngs) if inner else None
         self.config = config
 
     @jax.named_scope("feed_forward")
@@ -118,6 +118,7 @@ class Layer(nnx.Module):
         key: Key | None,
         source: Source | KeyValues | None = None,
         cross: CrossInput | None = None,
+        average: Callable[[Hidden], Hidden] | None = None,
     ) -> Hidden:
         """Runs the layer.
 
@@ -128,6 +129,7 @@ class Layer(nnx.Module):
             source: hidden states of keys and values [B, K, D] if they are not `x` (memory, another stream), or keys and
                 values themselves.
             cross: output of the encoder, for the layer of a decoder.
+            average: returns what the residual stream is after a block, from what it would be; None = that.
         """
         keys = (None,) * 4 if key is None else jax.random.split(key, 4)
         attention_rate = self.config.rate("attention_output_dropout")
@@ -145,15 +147,17 @@ class Layer(nnx.Module):
             source = self._pre_norm(source)
         attend = functools.partial(self.attention, self._pre_norm(x), context, keys[0], source)
         parallel = self.config.norm_placement == "parallel"
-        if parallel or self.cross_attention is not None:
+        if parallel or self.cross_attention is not None or average is not None:
             attended = x + dropout(_normed(self.attention, attend()), attention_rate, keys[1])
             if self.cross_attention is not None:
                 attended = attended + self._attend_to_encoder(x if parallel else attended, cross, key)
+            attended = attended if average is None else average(attended)
             normed = self.feed_forward.norm(x if parallel else attended)
         else:
             normed, attended = self._add(x, self.attention, attend, self.feed_forward.norm, attention_rate, keys[1])
         added = _normed(self.feed_forward, self.feed_forward(normed, keys[3]))
-        return self._adapt(attended + dropout(added, feed_forward_rate, keys[2]), feed_forward_rate, key)
+        x = self._adapt(attended + dropout(added, feed_forward_rate, keys[2]), feed_forward_rate, key)
+        return x if average is None else average(x)
 
     def _adapt(self, x: Hidden, rate: float, key: Key | None) -> Hidden:
         """Adds the adapter; with post-norm the sum has the norm of the feed-forward block. Args: as of `dropout`."""
@@ -224,7 +228,8 @@ class Layer(nnx.Module):
             [B, N, S, S] before the softmax, float32, undefined where `context.visible()` is False; `probabilities`
             [B, N, S, S], their softmax.
         """
-        q, k, v = self.attention.project(self._pre_norm(x), context)
+        x = self._pre_norm(x)
+        q, k, v = self.attention.project(self.attention.query(x), x, context)
         scores = self.attention.scores(q, k, context)
         tensors = q, k, v, scores, self.attention.weights(scores, context)
         return dict(zip(ATTENTION_TENSORS, tensors, strict=True))

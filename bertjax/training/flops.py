@@ -67,6 +67,7 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     matrices += 2 * width * (config.adapter_size or 0)
     weights = config.num_layers * config.inner_layers * matrices
     weights += 0 if config.embedding_size is None else width * config.embedding_size
+    weights += width * config.num_layers * (2 * config.num_layers + 3) if config.depth_weighted_average else 0
     head = config.output_embedding_dim * config.table_size
     inner = config.prediction_head_size or width
     before = {

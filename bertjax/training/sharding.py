@@ -24,9 +24,12 @@ BATCH = PartitionSpec(("data", "fsdp"))
 RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     # Rows, not columns: a table whose columns are split over the axes of the batch is replicated before a gather.
     (r".*/word_embeddings/(embedding|delta)", (("tensor", "fsdp"), None)),
-    (r".*/(cross_)?attention/(query|key|value|position|position_key|position_query)/kernel", ("fsdp", "tensor")),
-    (r".*/(cross_)?attention/(query|key|value|position_key|position_query)/bias", ("tensor",)),
+    (r".*/(cross_)?attention/(query|key|value|gate|position|position_key|position_query)/kernel", ("fsdp", "tensor")),
+    (r".*/(cross_)?attention/(query|key|value|gate|position_key|position_query)/bias", ("tensor",)),
     (r".*/(cross_)?attention/output/kernel", ("tensor", "fsdp")),
+    (r".*/attention/convolution/(key|value)/kernel", ("fsdp", "tensor")),
+    (r".*/attention/convolution/(key|value)/bias", ("tensor",)),
+    (r".*/attention/convolution/weights/kernel", ("tensor", "fsdp")),
     (r".*/(feed_forward|adapter)/(intermediate|gate)/kernel", ("fsdp", "tensor")),
     (r".*/(feed_forward|adapter)/(intermediate|gate)/bias", ("tensor",)),
     (r".*/(feed_forward|adapter)/output/kernel", ("tensor", "fsdp")),

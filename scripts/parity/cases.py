@@ -46,6 +46,7 @@ class Case:
         num_token_types: for drawing `token_type_ids`; None = `type_vocab_size`, 0 = without this input.
         left_padding: also compares padding on the left.
         compare_padding: False where outputs at padding are arbitrary in `transformers`; the case says why.
+        reads_padding: True where other outputs of `transformers` depend on padding: its rows are run without.
         states_per_layer: hidden states of `transformers` per layer of bertjax; the last of each is compared.
         unwritten: keys of config.json that this version of `transformers` reads but does not write, or not as it read
             them; the case says why.
@@ -65,6 +66,7 @@ class Case:
     num_token_types: int | None = None
     left_padding: bool = False
     compare_padding: bool = True
+    reads_padding: bool = False
     states_per_layer: int = 1
     unwritten: tuple[str, ...] = ()
     calls: tuple[ExtraCall, ...] = ()

@@ -236,11 +236,12 @@ def _differences(case: Case, ours: PretrainedModel | PretrainedEncoderDecoder, t
         results += [
             (f"{call.name}: ", call.transformers(theirs, batch), call.bertjax(ours, batch)) for call in case.calls
         ]
+        compares_padding = case.compare_padding and not case.reads_padding
         for prefix, expected, actual in results:
             for name in sorted(expected.keys() | actual.keys()):
                 if prefix == "" and name == "pooler_output" and name not in expected:
                     continue  # transformers returns it from the bare model only, bertjax from every model with a pooler
-                difference, note = _difference(expected.get(name), actual.get(name), batch, case.compare_padding)
+                difference, note = _difference(expected.get(name), actual.get(name), batch, compares_padding)
                 yield padding, f"{prefix}{name}", difference, note
 
 
@@ -250,6 +251,8 @@ def _batch(case: Case, padding: str, config: EncoderConfig) -> Arrays:
 
 
 def _transformers_arrays(model: Any, batch: Arrays, case: Case) -> Arrays:
+    if case.reads_padding and not batch["attention_mask"].all():
+        return _without_padding(model, batch, case)
     is_choice = type(model).__name__.endswith("ForMultipleChoice")  # takes [B, C, S]; the sequences are choices of one
     inputs = {name: array[None] for name, array in batch.items()} if is_choice else batch
     out = run_transformers(model, inputs, output_hidden_states=True)
@@ -263,6 +266,19 @@ def _transformers_arrays(model: Any, batch: Arrays, case: Case) -> Arrays:
     states = out.get("hidden_states") or (*out.encoder_hidden_states, *out.decoder_hidden_states)
     states = states[:: case.states_per_layer]
     return arrays | {f"hidden_states[{index}]": state.numpy() for index, state in enumerate(states)}
+
+
+def _without_padding(model: Any, batch: Arrays, case: Case) -> Arrays:
+    """Returns what every row gets by itself, without padding, which is zero in outputs of tokens."""
+    length, rows = batch["input_ids"].shape[1], list[Arrays]()
+    for index, real in enumerate(batch["attention_mask"].sum(axis=1)):
+        row = {name: array[index : index + 1, :real] for name, array in batch.items()}
+        for name, array in (arrays := _transformers_arrays(model, row, case)).items():
+            if name not in ("sequence_logits", "choice_logits"):
+                widths = [(0, 0), (0, length - int(real)), *[(0, 0)] * (array.ndim - 2)]
+                arrays[name] = np.pad(array, widths)
+        rows.append(arrays)
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
 def _by_layer(out: Any, convert: Callable[[Any], np.ndarray], *names: str) -> Arrays:

@@ -38,6 +38,8 @@ CONFIGS["mosaic_bert"] = CONFIGS["jina_bert"] = {**CONFIGS["neobert"], "intermed
 CONFIGS["luke"] = CONFIGS["ibert"] = {**CONFIGS["mosaic_bert"], "max_position_embeddings": 23}
 CONFIGS["nucleotide_transformer"] = CONFIGS["esm"]
 CONFIGS["ltg_bert"] = {**CONFIGS["mosaic_bert"], "max_position_embeddings": 23, "position_bucket_size": 6}
+CONFIGS["convbert"] = {**CONFIGS["convbert"], "summary_type": "first"}
+CONFIGS["gpt_bert"] = {**CONFIGS["ltg_bert"], "share_att_key": True}
 CONFIGS["neobert"] |= {"intermediate_size": 12, "max_length": 20}
 
 

@@ -130,7 +130,7 @@ def test_distances_beyond_the_table_share_its_ends(tmp_path: Path) -> None:
     [
         (LTG, None, "share_att_key must be there: write false if modeling_ltgbert.py splits"),
         (NORBERT | {"auto_map": {"AutoModel": "evil/norbert3-base--modeling_norbert.NorbertModel"}}, None, "auto_map"),
-        (LTG | {"auto_map": {"AutoModel": "modeling_ltgbert.LtgbertForMaskedLM"}}, None, "the model needs auto_map"),
+        (LTG | {"auto_map": {"AutoModel": "modeling_ltgbert2.LtgBertForMaskedLM"}}, None, "the model needs auto_map"),
         (
             NORBERT | {"position_bucket_size": 8},
             None,

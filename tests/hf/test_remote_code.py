@@ -91,6 +91,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "relative_attention_max_distance": (9,),
     "conv_kernel_size": (0, 3),
     "conv_act": ("gelu", "tanh"),
+    "attention_gate": (None, "gelu", "silu"),
+    "dynamic_conv_kernel_size": (0, 5),
     "pooler_act": ("tanh", "silu"),
     "classifier_act": ("tanh", "relu"),
     "local_attention": (0, 4),

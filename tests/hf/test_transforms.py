@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap, params_to_tensors, tensors_to_params
 from bertjax.hf.transforms import TRANSFORMS
 
-SIZES = {"N": 3}
+SIZES = {"N": 3, "groups": 2}
 CONFIG = EncoderConfig()
 SHAPES = {
     "same": [(5, 6), (6,)],
@@ -26,6 +26,9 @@ SHAPES = {
     "lone_vector": [(5,)],
     "conv": [(3, 4, 6)],
     "pointwise": [(5, 6)],
+    "head_parts_output": [(12, 5)],
+    "blocks": [(5, 6)],
+    "column": [(5,)],
     "row": [(5,)],
 }
 FUSED = ("concat", "concat_transpose", "interleave_heads", "interleave_rotary_heads")
@@ -61,6 +64,10 @@ def test_fused_projections_give_the_same_products() -> None:
     np.testing.assert_allclose(
         np.einsum("bd,dnh->bnh", x, TRANSFORMS["split_heads"].join(parts[:1], SIZES)).reshape(2, 6), q
     )
+    # ConvBERT: first one part of all heads, then the other
+    both, output = np.concatenate([q.reshape(2, 3, 2), k.reshape(2, 3, 2)], -1).reshape(2, 12), draw((12, 5))
+    theirs = TRANSFORMS["head_parts_output"].join([output], SIZES)
+    np.testing.assert_allclose(np.concatenate([q, k], -1) @ theirs.T, both @ output)
     output = draw((6, 5))
     theirs = TRANSFORMS["split_heads_output"].join([output], SIZES)
     np.testing.assert_allclose(np.einsum("bnh,dnh->bd", q.reshape(2, 3, 2), theirs), q @ output)

@@ -46,6 +46,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "sandwich-rms": {"norm_placement": "sandwich", "norm_type": "rms_norm", "norm_zero_centered": True},
         "parallel": {"norm_placement": "parallel"},
         "normformer": {"norm_placement": "normformer"},
+        "sub": {"norm_placement": "sub", "attention_gate": "silu"},
     },
     "heads": {
         "plain": {},
@@ -83,6 +84,8 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "decoder": {"enhanced_decoder": True},
         "adapter": {"adapter_size": 6},
         "groups": {"attention_groups": 2, "feed_forward_groups": 4},
+        "span": {"dynamic_conv_kernel_size": 5},
+        "average": {"depth_weighted_average": True},
     },
 }
 # Pairs that no model has, and the words of the message.
@@ -96,8 +99,14 @@ REFUSED = {
     (("extra", "decoder"), ("sharing", "groups")): "enhanced_decoder runs the last layer again",
     **{
         (("extra", "decoder"), ("norm", norm)): "enhanced_decoder needs norm_placement=post"
-        for norm in ("pre", "pre-bare", "sandwich-rms", "parallel", "normformer")
+        for norm in ("pre", "pre-bare", "sandwich-rms", "parallel", "normformer", "sub")
     },
+    **{
+        (("extra", "average"), pair): "depth_weighted_average needs norms before"
+        for pair in (("norm", "post"), ("norm", "post-rms"), ("norm", "parallel"), ("sharing", "all"))
+    },
+    (("extra", "average"), ("sharing", "groups")): "depth_weighted_average needs norms before",
+    (("extra", "average"), ("relative", "relative")): "averages know one stream of blocks",
     (("first_norm", "skipped"), ("norm", "post-rms")): "first_attention_norm=false needs",
     (("extra", "decoder"), ("sight", "causal-local")): "causal models have none",
     (("extra", "convolution"), ("sight", "causal-local")): "sees the next token",
@@ -110,6 +119,9 @@ REFUSED = {
     (("relative", "rescaled"), ("sight", "causal-local")): "which a causal model does not know",
     (("extra", "decoder"), ("sight", "causal")): "causal models have none",
     (("extra", "convolution"), ("sight", "causal")): "sees the next token",
+    (("extra", "span"), ("sight", "causal")): "sees the next token",
+    (("extra", "span"), ("sight", "causal-local")): "sees the next token",
+    (("extra", "span"), ("relative", "relative")): "knows the tokens of one sequence of states only",
     (("extra", "decoder"), ("relative", "relative")): "two streams tell masked words their positions already",
     (("bias", "query_value"), ("relative", "relative")): "relative scores have biases of their own",
     (("bias", "all"), ("relative", "relative")): "relative scores have biases of their own",
@@ -278,6 +290,8 @@ def test_what_makes_no_sense_is_known_and_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(("pair", "words"), REFUSED.items(), ids=lambda value: str(value)[:60])
 def test_a_refusal_says_why(pair: Pair, words: str) -> None:
     neutral = {axis: next(iter(choices)) for axis, choices in AXES.items()} | {"absolute": "none", "norm": "post"}
+    if dict(pair).get("extra") == "average" and "norm" not in dict(pair):
+        neutral["norm"] = "pre"
     if dict(pair).get("first_norm") == "skipped" and not dict(pair).get("norm", "").startswith("post"):
         neutral["norm"] = "pre"
     if dict(pair).get("relative") == "relative":

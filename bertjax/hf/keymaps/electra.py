@@ -35,14 +35,14 @@ _SUMMARY = {
 }
 
 
-def make_keymap(config: EncoderConfig) -> KeyMap:
-    """Returns the names of an ELECTRA's parameters, of either network."""
-    projection = linear("encoder/embeddings/projection", "electra.embeddings_project", "E D")
+def make_keymap(config: EncoderConfig, prefix: str = "electra") -> KeyMap:
+    """Returns the names of an ELECTRA's parameters, of either network; `prefix` is what those of the encoder have."""
+    projection = linear("encoder/embeddings/projection", f"{prefix}.embeddings_project", "E D")
     return KeyMap(
         entries=(
-            *bert.embedding_entries("electra", config),
+            *bert.embedding_entries(prefix, config),
             *(projection if config.embedding_size is not None else ()),
-            *bert.layer_entries("electra", config),
+            *bert.layer_entries(prefix, config),
             *linear("rtd_head/dense", "discriminator_predictions.dense", "D D", head="rtd"),
             *linear("rtd_head/output", "discriminator_predictions.dense_prediction", "D 1", head="rtd"),
             *linear("mlm_head/dense", "generator_predictions.dense", "D E", head="mlm"),
@@ -54,11 +54,11 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
         ),
         sizes=axis_sizes(config),
         renames=(
-            (r"^(embeddings|embeddings_project|encoder)\.", r"electra.\1."),  # ElectraModel: no prefix
+            (r"^(embeddings|embeddings_project|encoder)\.", rf"{prefix}.\1."),  # ElectraModel: no prefix
         ),
         ignored=bert.BUFFERS,
-        ties={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-        backbone=r"^(electra|discriminator_predictions|generator_predictions|generator_lm_head)\.",
+        ties={"generator_lm_head.weight": f"{prefix}.embeddings.word_embeddings.weight"},
+        backbone=rf"^({prefix}|discriminator_predictions|generator_predictions|generator_lm_head)\.",
     )
 
 

@@ -1,14 +1,18 @@
-"""LTG-BERT and NorBERT 3 (arXiv:2303.09859, 2305.03880) as ltgoslo/ltg-bert and ltgoslo/norbench have them.
+"""LTG-BERT, NorBERT 3 and GPT-BERT (arXiv:2303.09859, 2305.03880, 2410.24159) under the names of their authors' code.
 
 Norms that have no parameters there are read as ones that multiply by 1 and add 0. All heads begin with such a norm: it
 follows the last layer here, and `last_hidden_state` has passed it. `transformers` has no class: exports are native.
 
 Positions are DeBERTa's; one matrix projects content and distances to queries and keys. In the first version of the code
 (`share_att_key` = false) distances read its rows head by head, and content does not: they get matrices of their own.
+
+GPT-BERT (`model.attention_gate`) has another norm in attention, and averages over depth; it scores a masked token at
+the one before.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,7 @@ _FIELDS: Fields = {
     "position_bucket_size": ("position_buckets", 32, int),
     "share_att_key": ("share_att_key", False, bool),
 }
+_WEIGHTS = "transformer.dwa_modules.alphas"
 _HEADS = {"sequence": "sequence_classification", "token": "token_classification", "answer": "question_answering"}
 
 
@@ -32,6 +37,21 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of the parameters."""
     attention, theirs = "encoder/layers/{L}/attention", "transformer.layers.{L}.attention"
     block, mlp = "encoder/layers/{L}/feed_forward", "transformer.layers.{L}.mlp.mlp"
+    if gated := config.attention_gate is not None:
+        theirs, mlp = "transformer.attention_layers.{L}", "transformer.mlp_layers.{L}.mlp"
+    values, norms = (f"{attention}/value", f"{attention}/gate"), f"{theirs}.post_layer_norm"
+    of_values = (
+        (
+            *linear(values, f"{theirs}.in_proj_vg", "D A", transform="concat_transpose"),
+            *_fixed_norm(f"{attention}/inner_norm", norms),
+            Entry("encoder/depth_weighted_average/weights", _WEIGHTS, "L 2 M"),
+        )
+        if gated
+        else (
+            *linear(values[0], f"{theirs}.in_proj_v", "D A"),
+            *norm(f"{attention}/output_norm", norms, config),
+        )
+    )
     qk, distances = (tuple(f"{attention}/{kind}{part}" for part in ("query", "key")) for kind in ("", "position_"))
     separate = linear(distances, f"{theirs}.in_proj_positions", "D A", transform="interleave_heads")
     return KeyMap(
@@ -43,9 +63,8 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             *_fixed_norm(f"{attention}/norm", f"{theirs}.pre_layer_norm"),
             *linear(qk, f"{theirs}.in_proj_qk", "D A", transform="concat_transpose"),
             *(() if config.share_att_key else separate),
-            *linear(f"{attention}/value", f"{theirs}.in_proj_v", "D A"),
+            *of_values,
             *linear(f"{attention}/output", f"{theirs}.out_proj", "A D"),
-            *norm(f"{attention}/output_norm", f"{theirs}.post_layer_norm", config),
             *_fixed_norm(f"{block}/norm", f"{mlp}.0"),
             *linear((f"{block}/intermediate", f"{block}/gate"), f"{mlp}.1", "D F", False, transform="concat_transpose"),
             *_fixed_norm(f"{block}/inner_norm", f"{mlp}.3", axis="F"),
@@ -56,7 +75,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             Entry("mlm_head/bias", "classifier.nonlinearity.5.bias", "V", head="mlm"),
             *(entry for name, head in _HEADS.items() for entry in _classifier_entries(f"{name}_head", head)),
         ),
-        sizes=axis_sizes(config) | {"R": 2 * config.position_buckets},
+        sizes=axis_sizes(config) | {"R": 2 * config.position_buckets, "M": 2 * config.num_layers + 1},
         ties={"classifier.nonlinearity.5.weight": "embedding.word_embedding.weight"},
         backbone=r"^(embedding|transformer|classifier)\.",
     )
@@ -76,8 +95,16 @@ def _fixed_norm(param: str, tensor: str, axis: str = "D", head: str = "") -> tup
 
 
 def _complete(values: dict[str, Any], tensors: Tensors, where: str) -> Tensors:
-    """Adds a row for distances below -`max_position_embeddings`, equal to the next, and projections of distances."""
+    """Adds a row for distances below -`max_position_embeddings`, equal to the next, and projections of distances.
+
+    Weights of averages are one table.
+    """
     result, fields = dict(tensors), parse_fields(values, _FIELDS, where)
+    count = sum(name.startswith(f"{_WEIGHTS}.") for name in tensors)
+    names = [f"{_WEIGHTS}.{index}" for index in range(count)]
+    if count and count % 2 == 0 and all(np.shape(result.get(name)) == (at + 2,) for at, name in enumerate(names)):
+        rows = [np.pad(result.pop(name), (0, count - 1 - at)) for at, name in enumerate(names)]
+        result[_WEIGHTS] = np.stack(rows).reshape(-1, 2, count + 1)
     buckets, longest = fields["position_buckets"], fields["max_position_embeddings"]
     for name, array in tensors.items():
         if name.endswith(".position_indices"):
@@ -113,4 +140,17 @@ FAMILY = Family(
     extra_fields=lambda values, fields, where: {"attention_output_dropout": fields["attention_dropout"]},
     cut_tensors=_complete,
     written=False,
+)
+
+GPT_BERT = dataclasses.replace(
+    FAMILY,
+    name="gpt_bert",
+    model_type="gpt_bert",
+    architectures={name.replace("Ltg", "Gpt"): heads for name, heads in FAMILY.architectures.items()},
+    structure={
+        **FAMILY.structure,
+        **{"norm_placement": "sub", "attention_gate": "gelu", "depth_weighted_average": True},
+    },
+    unsupported=(*ENCODER_ONLY, ("temperature", (1.0, 1, None), "scores are not divided")),
+    aliases={"cls_dropout": "classifier_dropout"},
 )

@@ -265,6 +265,15 @@ def _ltg_bert(values: Values, where: str) -> Values:
     return {**values, "model_type": "ltg_bert"}
 
 
+def _gpt_bert(values: Values, where: str) -> Values:
+    """ltg/gpt-bert-babylm-*: modeling_ltgbert.py, whose class of a causal model has the tensors of the masked one."""
+    _require(values, where, *_SIZES, "layer_norm_eps", "max_position_embeddings", "position_bucket_size")
+    classes, causal = _rename_classes(values, "Ltgbert", "GptBert"), "GptBertForCausalLM"
+    values = _without(values, "is_decoder" if causal in classes else "")  # which this class sets itself
+    classes = _rename_classes({"architectures": classes}, causal, "GptBertForMaskedLM")
+    return {**values, "architectures": classes, "model_type": "gpt_bert", "share_att_key": True}
+
+
 def _nucleotide_transformer(values: Values, where: str) -> Values:
     """InstaDeepAI/nucleotide-transformer-v2-*: modeling_esm.py, the class of `transformers` with gated blocks."""
     _require(values, where, *_SIZES, "add_bias_fnn", "layer_norm_eps", "position_embedding_type")
@@ -299,6 +308,11 @@ PUBLISHED = (
         r"\w*",
         r"(ltg/[\w.-]+--)?(configuration_ltgbert\.LtgBertConfig|modeling_ltgbert\.LtgBert\w+)",
         _ltg_bert,
+    ),
+    Published(
+        r"\w*",
+        r"(ltg/gpt-bert-[\w.-]+--)?(configuration_ltgbert\.LtgbertConfig|modeling_ltgbert\.Ltgbert\w+)",
+        _gpt_bert,
     ),
     Published(
         "esm",

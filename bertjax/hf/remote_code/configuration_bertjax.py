@@ -75,6 +75,9 @@ class BertjaxConfig(PretrainedConfig):
     # layers
     conv_kernel_size: int = 0
     conv_act: str = "gelu"
+    dynamic_conv_kernel_size: int = 0
+    depth_weighted_average: bool = False
+    attention_gate: str | None = None
     causal: bool = False
     cross_attention_hidden_size: int | None = None
     decoder_layers: int | None = None
@@ -142,7 +145,7 @@ class BertjaxConfig(PretrainedConfig):
     @property
     def head_dim(self) -> int:
         """Width of a head."""
-        return self.head_size or self.hidden_size // self.num_heads
+        return self.head_size or self.hidden_size // (self.num_heads * (2 if self.dynamic_conv_kernel_size else 1))
 
     @property
     def max_distance(self) -> int:

@@ -27,6 +27,7 @@ from .layers_bertjax import (
     BertjaxGroup,
     BertjaxLayer,
     BertjaxRelativeAttention,
+    BertjaxSpanConvolution,
     BertjaxZeroCenteredLayerNorm,
     BertjaxZeroCenteredRMSNorm,
     bias_bucket,
@@ -60,6 +61,15 @@ class BertjaxConvolution(nn.Conv1d):
         return self.norm(hidden + self.act(self.dropout(out * real))) * real
 
 
+class BertjaxDepthWeights(nn.Module):
+    """Weights of the hidden states after every block, for those after either block of a layer."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        first = torch.eye(2 * config.num_layers, 2 * config.num_layers + 1).roll(1, dims=1)
+        self.weights = nn.Parameter(first.unflatten(0, (-1, 2)))
+
+
 class BertjaxPreTrainedModel(PreTrainedModel):
     """Base of all classes."""
 
@@ -73,7 +83,7 @@ class BertjaxPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, BertjaxDistanceEmbeddings | BertjaxRelativeAttention):
+        if isinstance(module, BertjaxDistanceEmbeddings | BertjaxRelativeAttention | BertjaxSpanConvolution):
             for parameter in module.parameters(recurse=False):
                 nn.init.normal_(parameter, std=self.config.initializer_range)
         if isinstance(module, BertjaxZeroCenteredRMSNorm | BertjaxZeroCenteredLayerNorm):
@@ -113,6 +123,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
         if config.attention_position == "relative":  # start of the second stream of pretraining; not read here
             self.register_buffer("mask_embedding", torch.zeros(config.hidden_size))
         self.convolution = BertjaxConvolution(config) if config.conv_kernel_size else None
+        self.depth_weighted_average = BertjaxDepthWeights(config) if config.depth_weighted_average else None
         self.norm = make_norm(config, present=config.norm_placement != "post", has_bias=config.last_norm_bias)
         self.output_dropout = nn.Dropout(config.output_dropout)
         self.distance_dropout = nn.Dropout(config.rate("embedding_dropout"))
@@ -169,11 +180,13 @@ class BertjaxModel(BertjaxPreTrainedModel):
         for context in contexts.values():
             context.cross = BertjaxContext(visible_keys(encoder_attention_mask))
         distances = self.distances(hidden)
-        states, attentions, crossed = [hidden], [], []
+        states, attentions, crossed, past = [hidden], [], [], (hidden,)
+        averages = self.depth_weighted_average
         for index, layers in enumerate(self.layer_list()):
             for layer in layers:
                 context = contexts[self.config.is_local(index)]
-                hidden, *both = layer(hidden, distances, context, None, encoder_hidden_states)
+                own = None if averages is None else averages.weights[index]
+                hidden, *both, past = layer(hidden, distances, context, None, encoder_hidden_states, past, own)
                 attentions.append(both[0])
                 crossed.append(both[1])
             if index == 0 and self.convolution is not None:
@@ -262,7 +275,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
             mask: True at real tokens [B, S]; None = all tokens are real.
             local: True for layers with a window.
         """
-        config, context = self.config, BertjaxContext()
+        config, context = self.config, BertjaxContext(real=mask)
         index = torch.arange(hidden.shape[1], device=hidden.device)
         distances = index[:, None] - index[None]
         visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, index.shape[0], -1)

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 KEY_BIASES = {"all": True, "query_value": False, "query_key_value": True, "none": False}
 OUTPUT_BIASES = {"all": True, "query_value": True, "query_key_value": False, "none": False}
-NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel", "normformer")
+NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel", "normformer", "sub")
 
 
 class BertjaxZeroCenteredRMSNorm(nn.RMSNorm):
@@ -138,6 +138,7 @@ class BertjaxContext:
         rotation: cosines and sines of every token [B, 1, S, H], for rotary positions.
         columns: column of the table of distances for every query and key [1 or B, S, S], for relative positions.
         types_differ: True where query and key have different token types [B, 1, S, S], for relative segments.
+        real: True at real tokens [B, S], for convolutions; None = all tokens are real.
         cross: context of the attention to the output of the encoder, for a decoder.
     """
 
@@ -145,6 +146,7 @@ class BertjaxContext:
     rotation: tuple[Tensor, Tensor] | None = None
     columns: Tensor | None = None
     types_differ: Tensor | None = None
+    real: Tensor | None = None
     cross: BertjaxContext | None = None
 
 
@@ -232,6 +234,41 @@ class BertjaxGroupedLinear(nn.Linear):
         return out if self.bias is None else out + self.bias
 
 
+class BertjaxSpanConvolution(nn.Module):
+    """Sums the values around a token by a kernel of its query and of a span of keys (ConvBERT, arXiv:2008.02496)."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        width, inner, bias = config.hidden_size, config.num_heads * config.head_dim, config.attention_bias != "none"
+        self.num_heads, self.size = config.num_heads, config.dynamic_conv_kernel_size
+        self.depthwise = nn.Parameter(torch.zeros(self.size, 1, width))
+        self.key = nn.Linear(width, inner, bias=bias)
+        self.weights = nn.Linear(inner, self.num_heads * self.size, bias=bias)
+        self.value = nn.Linear(width, inner, bias=bias)
+
+    def forward(self, hidden: Tensor, query: Tensor, real: Tensor | None) -> Tensor:
+        """Returns the sums of all heads [B, S, N, H].
+
+        Args:
+            hidden: input of the attention block [B, S, D].
+            query: its projection to queries [B, S, N * H].
+            real: True at real tokens [B, S]; None = all tokens are real.
+        """
+        span = (self.neighbors(hidden, real) * self.depthwise[:, 0].T).sum(dim=-1)
+        kernels = self.weights(self.key(span) * query).unflatten(-1, (self.num_heads, 1, self.size))
+        values = self.neighbors(self.value(hidden), real).unflatten(2, (self.num_heads, -1))
+        return (values * kernels.float().softmax(dim=-1).to(values.dtype)).sum(dim=-1)
+
+    def neighbors(self, hidden: Tensor, real: Tensor | None) -> Tensor:
+        """Returns the tokens around each [B, S, D, size]; zero where one of the two is padding, not both."""
+        reach = self.size // 2
+        tokens = F.pad(hidden, (0, 0, reach, reach)).unfold(1, self.size, 1)
+        if real is None:
+            return tokens
+        same = F.pad(real.to(hidden.dtype), (reach, reach)).unfold(1, self.size, 1) == real[:, :, None]
+        return tokens * same[:, :, None]
+
+
 class BertjaxAttention(nn.Module):
     """Multi-head attention, with rotary positions or none; the layer applies the norm."""
 
@@ -243,7 +280,12 @@ class BertjaxAttention(nn.Module):
         self.query = BertjaxGroupedLinear(width, inner, groups, bias=config.attention_bias != "none")
         self.key = BertjaxGroupedLinear(source, shared, groups, bias=KEY_BIASES[config.attention_bias])
         self.value = BertjaxGroupedLinear(source, shared, groups, bias=config.attention_bias != "none")
-        self.output = nn.Linear(inner, width, bias=OUTPUT_BIASES[config.attention_bias])
+        convolves = config.dynamic_conv_kernel_size > 0
+        self.output = nn.Linear(inner * (1 + convolves), width, bias=OUTPUT_BIASES[config.attention_bias])
+        self.convolution = BertjaxSpanConvolution(config) if convolves else None
+        gate = config.attention_gate and nn.Linear(width, self.output.in_features, bias=config.attention_bias != "none")
+        self.gate = gate or None
+        self.inner_norm = make_norm(config, self.output.in_features, config.norm_placement == "sub")
         self.norm = make_norm(config, present=has_norm)
         self.output_norm = make_norm(config, present=config.norm_placement in ("sandwich", "normformer"))
         self.norms_heads = config.qk_norm_over == "head"
@@ -264,7 +306,7 @@ class BertjaxAttention(nn.Module):
             source: hidden states of keys and values; None = `hidden`.
         """
         source = hidden if source is None else source
-        query, key = self.query(hidden), self.key(source)
+        query, key = (projected := self.query(hidden)), self.key(source)
         if self.norms_heads:
             query, key = self.query_norm(self.split_heads(query)), self.key_norm(self.split_heads(key))
         else:
@@ -279,7 +321,13 @@ class BertjaxAttention(nn.Module):
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         attended, probabilities = self.attend(query, key, value, mask)
-        return self.output(attended.transpose(1, 2).flatten(2)), probabilities
+        heads = attended.transpose(1, 2)
+        if self.convolution is not None:
+            heads = torch.cat([heads, self.convolution(hidden, projected, context.real)], dim=-1)
+        heads = heads.flatten(2)
+        if self.gate is not None:
+            heads = ACTIVATIONS[self.config.attention_gate](self.gate(hidden)) * heads
+        return self.output(self.inner_norm(heads)), probabilities
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns the values [B, N, S, H] averaged by the softmax of the scores, and the probabilities if "eager".
@@ -420,7 +468,7 @@ class BertjaxFeedForward(nn.Module):
         self.output = BertjaxGroupedLinear(*sizes[::-1], groups, bias=bias)
         self.norm = make_norm(config)
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
-        self.inner_norm = make_norm(config, config.intermediate_size, config.norm_placement == "normformer")
+        self.inner_norm = make_norm(config, config.intermediate_size, config.norm_placement in ("normformer", "sub"))
         self.act = ACTIVATIONS[config.hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
 
@@ -468,12 +516,16 @@ class BertjaxLayer(GradientCheckpointingLayer):
         context: BertjaxContext,
         source: Tensor | None = None,
         encoded: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Returns the hidden states, and the probabilities of both attention blocks if they are "eager".
+        past: tuple[Tensor, ...] = (),
+        weights: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, tuple[Tensor, ...]]:
+        """Returns the hidden states, the probabilities of both attention blocks if they are "eager", and `past`.
 
         Args:
             hidden, positions, context, source: as in `BertjaxAttention.forward`.
             encoded: output of the encoder, for a decoder [B, K, D2].
+            past: hidden states from the embeddings on, for averages over depth.
+            weights: their weights after either block [2, 2 * layers + 1]; None = no averages.
         """
         attention, cross, feed_forward = self.attention, self.cross_attention, self.feed_forward
         crossed = None
@@ -485,15 +537,17 @@ class BertjaxLayer(GradientCheckpointingLayer):
                 hidden = cross.norm(hidden + self.attention_dropout(self.added(cross, attended)))
             added = self.added(feed_forward, feed_forward(hidden))
             hidden = feed_forward.norm(hidden + self.feed_forward_dropout(added))
-            return self.adapt(hidden), probabilities, crossed
+            return self.adapt(hidden), probabilities, crossed, past
         attended, probabilities = attention(attention.norm(hidden), positions, context)
         attended = hidden + self.attention_dropout(self.added(attention, attended))
         parallel = self.placement == "parallel"
         if cross is not None:
             added, crossed = cross(cross.norm(hidden if parallel else attended), None, context.cross, encoded)
             attended = attended + self.attention_dropout(self.added(cross, added))
+        attended, past = average(attended, past, weights)
         added = self.added(feed_forward, feed_forward(feed_forward.norm(hidden if parallel else attended)))
-        return self.adapt(attended + self.feed_forward_dropout(added)), probabilities, crossed
+        hidden, past = average(self.adapt(attended + self.feed_forward_dropout(added)), past, weights)
+        return hidden, probabilities, crossed, past
 
     def added(self, block: BertjaxAttention | BertjaxFeedForward, output: Tensor) -> Tensor:
         """Returns what the output of a block adds to the residual stream, before its dropout [B, S, D]."""
@@ -505,6 +559,20 @@ class BertjaxLayer(GradientCheckpointingLayer):
             return hidden
         hidden = hidden + self.feed_forward_dropout(self.adapter(hidden))
         return self.feed_forward.norm(hidden) if self.placement == "post" else hidden
+
+
+def average(hidden: Tensor, past: tuple[Tensor, ...], weights: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Returns the weighted sum of the hidden states so far, and these (DenseFormer, arXiv:2402.02622).
+
+    Args:
+        hidden: hidden states after a block [B, S, D].
+        past: those before, from the embeddings on; of an odd number before the first block of a layer.
+        weights: weights after either block [2, 2 * layers + 1]; None = the sum is `hidden`.
+    """
+    if weights is None:
+        return hidden, past
+    row, past = weights[(len(past) + 1) % 2], (*past, hidden)
+    return torch.stack([row[index] * each for index, each in enumerate(past)]).sum(dim=0), past
 
 
 class BertjaxGroup(nn.Module):

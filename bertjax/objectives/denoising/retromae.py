@@ -149,6 +149,8 @@ def one_layer(model: EncoderConfig) -> EncoderConfig:
         num_groups=None,
         inner_layers=1,
         conv_kernel_size=0,
+        dynamic_conv_kernel_size=0,
+        depth_weighted_average=False,
         enhanced_decoder=False,
         local_attention=0,
         global_attn_every_n_layers=1,

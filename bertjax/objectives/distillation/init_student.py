@@ -17,7 +17,7 @@ from bertjax.io.tree_paths import flatten_tree, map_with_path
 from bertjax.types import Params
 
 _BLOCKS = ("num_heads", "head_dim", "norm_placement", "norm_type", "attention_position")
-_SAME = (*_BLOCKS, "position_embedding", "position_offset")
+_SAME = (*_BLOCKS, "position_embedding", "position_offset", "depth_weighted_average")
 """Fields that equal shapes do not distinguish, or that make weights of equal shapes useless."""
 
 _STACKS = re.compile(r"encoder/(?P<kind>groups/|attention_norms/|)layers/(?P<rest>.*)")
