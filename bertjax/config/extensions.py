@@ -58,7 +58,7 @@ _FAMILY_MODULES = {
     "gemma gemma2 gemma3_text": "gemma:FAMILIES.{}",
     "t5 mt5 umt5": "t5:FAMILIES.{}",
     "xlm flaubert": "xlm:FAMILIES.{}",
-    "bart mbart": "bart:FAMILIES.{}",
+    "bart mbart mvp plbart": "bart:FAMILIES.{}",
     "luke ibert": "read_as_roberta:FAMILIES.{}",
 }
 
