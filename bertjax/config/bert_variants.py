@@ -101,6 +101,15 @@ _GPT_BERT: Values = {
     "token_classifier_dense": True,
 }
 
+# transformers: models/splinter/configuration_splinter.py, whose defaults are those of tau/splinter-base
+# (arXiv:2101.00438; BERT's vocabulary with [QUESTION] in place of an unused token).
+_SPLINTER: Values = {
+    "family": "splinter",
+    "answer_head": "question",
+    "hidden_act": "gelu",
+    "initializer": "normal",
+}
+
 BERT_VARIANTS: dict[str, Values] = {
     "gpt-bert-small": layer_sizes(12, 384, 6, 1280) | _GPT_BERT,
     "gpt-bert-base": layer_sizes(12, 768, 12, 2560) | _GPT_BERT,
@@ -108,6 +117,7 @@ BERT_VARIANTS: dict[str, Values] = {
     "roformer-chinese-base": layer_sizes(12, 768) | _ROFORMER,
     "bigbird-roberta-base": layer_sizes(12, 768) | _BIG_BIRD,
     "squeezebert": layer_sizes(12, 768) | _SQUEEZEBERT,
+    "splinter-base": layer_sizes(12, 768) | _SPLINTER,
     "xlm-en-2048": layer_sizes(12, 2048, 16) | _XLM,
     "flaubert-base": layer_sizes(12, 768) | _XLM | {"family": "flaubert"},
     "rembert": layer_sizes(32, 1152, 18) | _REMBERT,

@@ -45,8 +45,8 @@ OBJECTIVES: Registry[Any] = Registry(
 )
 
 _FAMILY_MODULES = {
-    "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm": "{}:FAMILY",
-    "roformer rembert ultrabert xmod big_bird esmc ltg_bert t5gemma squeezebert convbert": "{}:FAMILY",
+    "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm splinter": "{}:FAMILY",
+    "roformer rembert ultrabert xmod big_bird esmc ltg_bert t5gemma squeezebert convbert roc_bert": "{}:FAMILY",
     "deberta-v2": "deberta:FAMILY_V2",
     "gpt_bert": "ltg_bert:GPT_BERT",
     "nucleotide_transformer": "esm:NUCLEOTIDE_TRANSFORMER",
@@ -59,7 +59,7 @@ _FAMILY_MODULES = {
     "gemma gemma2 gemma3_text": "gemma:FAMILIES.{}",
     "t5 mt5 umt5": "t5:FAMILIES.{}",
     "xlm flaubert": "xlm:FAMILIES.{}",
-    "bart mbart": "bart:FAMILIES.{}",
+    "bart mbart mvp plbart": "bart:FAMILIES.{}",
     "luke ibert": "read_as_roberta:FAMILIES.{}",
 }
 

@@ -131,6 +131,21 @@ class HeadsConfig(Settings, group="model"):
         heads=("token_classification", "question_answering"),
         help="Heads on every token have that dense layer as well (ModernBERT).",
     )
+    answer_head: str = setting(
+        "tokens",
+        choices=("tokens", "question"),
+        heads=("question_answering",),
+        help="Scores of the ends of an answer: tokens: a layer on every token; question: products of every token with "
+        "the token [QUESTION] of the text, in a text without one with its first (Splinter, arXiv:2101.00438).",
+    )
+    question_token_id: int = setting(
+        -1,
+        key=False,
+        may_differ_from_init=True,
+        heads=("question_answering",),
+        read_if=lambda config: config.answer_head == "question",
+        help="Id of that token; -1: the tokenizer has none.",
+    )
     classifier_bias: bool = setting(
         True, heads=("sequence_classification",), help="Bias of a classifier's scores; false: most decoders."
     )

@@ -33,8 +33,10 @@ from bertjax.types import Vocabulary
 DTYPES = ("float32", "bfloat16")
 NETWORK_GROUPS = ("model", "generator", "decoder")
 """Groups of keys that describe a network; the keys of the others default to the values of `model`."""
-OF_TOKENIZER = ("vocab_size", "padded_vocab_size", "pad_token_id", "mask_token_id", "eos_token_id")
+OF_TOKENIZER = ("vocab_size", "padded_vocab_size", "pad_token_id", "mask_token_id", "eos_token_id", "question_token_id")
 """Fields of `EncoderConfig` that follow from the tokenizer."""
+QUESTION = "[QUESTION]"
+"""Token of Splinter's tokenizer that follows a question, for `answer_head`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,6 +293,8 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
                 raise UserError(
                     "model.decoder_layers and model.pooling=eos need an end token, which the tokenizer lacks"
                 )
+        if values.get("answer_head") == "question" and QUESTION in vocabulary.tokens:
+            values["question_token_id"] = vocabulary.tokens.index(QUESTION)
     return EncoderConfig(**values)
 
 

@@ -27,8 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.data import letter_tokenizers
-from bertjax.data.letter_tokenizers import TRANSLATIONS
+from bertjax.data import letter_tokenizers, python_tokenizers
+from bertjax.data.python_tokenizers import TRANSLATIONS
 from bertjax.data.special_tokens import TokenizerFamily, declared_family, find_family
 from bertjax.data.tokenizer_backends import HuggingFaceBackend, tokens_by_id
 from bertjax.errors import UserError, comma_list, is_panic, one_line, shortened
@@ -158,7 +158,7 @@ def read_foreign(files: Mapping[str, bytes], model: Mapping[str, Any], where: Pa
 def _cache_file(files: Mapping[str, bytes], config: dict[str, Any], model: dict[str, Any]) -> Path:
     """Returns the file of the result in the user's cache, by all that it depends on."""
     digest = hashlib.sha256(json.dumps([importlib.metadata.version("transformers"), config, model]).encode())
-    code = [Path(__file__), Path(letter_tokenizers.__file__)]
+    code = [Path(__file__), Path(letter_tokenizers.__file__), Path(python_tokenizers.__file__)]
     for name, content in (*((path.name, path.read_bytes()) for path in code), *sorted(files.items())):
         digest.update(f"{name}:{len(content)}:".encode() + content)
     return user_cache() / "foreign_tokenizers" / f"{digest.hexdigest()}.json"

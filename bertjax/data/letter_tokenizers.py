@@ -55,7 +55,7 @@ def _backend(vocabulary: Mapping[str, int], family: TokenizerFamily) -> HuggingF
 
 def reads_like_esm(backend: Any, family: TokenizerFamily) -> bool:
     """Returns whether transformers' `EsmTokenizer` makes the same ids of the list of tokens."""
-    if family.huggingface_class not in TRANSLATIONS or backend.kind != "wordlevel":
+    if family.huggingface_class != "EsmTokenizer" or backend.kind != "wordlevel":
         return False
     ours, theirs = (
         json.loads(each.marked.to_str())
@@ -100,7 +100,3 @@ def translate_esm(loaded: Any) -> str:
     special = tuple(dict.fromkeys(map(str, loaded.all_special_tokens)))
     family = TokenizerFamily("protein", (), roles, single, f"{single} $B:0{after}", last=special, token_types=False)
     return json.dumps(json.loads(_backend(loaded.get_vocab(), family).files(family)["tokenizer.json"]))
-
-
-TRANSLATIONS = {"EsmTokenizer": translate_esm}
-"""Classes of `transformers` in Python alone, with the functions that write their rules as a `tokenizer.json`."""

@@ -282,7 +282,7 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
     if "token_classification" in heads:
         outputs["token_logits"] = model.token_logits(hidden)
     if "question_answering" in heads:
-        logits = model.answer_logits(hidden)
+        logits = model.answer_logits(hidden, ids, segment_ids)
         outputs |= {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
     return outputs
 

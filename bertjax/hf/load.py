@@ -231,6 +231,7 @@ def _read_family(folder: Path, family: Family, values: dict[str, Any], architect
     sidecar = export_plan.read_sidecar(folder, family, values, config)
     config, sidecar_heads = sidecar or (config, ())
     raw, file = read_tensors(folder, architecture)
+    raw |= family.read_files(values, folder)
     config = dataclasses.replace(config, **family.fields_of_tensors(config, raw, file))
     keymap = family.keymap_for(architecture, config)
     tensors = keymap.canonicalize(family.cut_tensors(values, raw, where), file)

@@ -331,8 +331,11 @@ def _read(
         return products / (jnp.linalg.norm(vectors, axis=-1) * jnp.linalg.norm(batch["vectors"], axis=-1))
     if readout.head == "sequence_classification":
         return _pick(model.sequence_logits(hidden, positions, segment_ids), batch["ids"])
-    compute = model.token_logits if readout.head == "token_classification" else model.answer_logits
-    return _pick(jnp.take_along_axis(compute(hidden), positions[:, :, None], axis=1), batch["ids"])
+    if readout.head == "token_classification":
+        logits = model.token_logits(hidden)
+    else:
+        logits = model.answer_logits(hidden, inputs["input_ids"], segment_ids)
+    return _pick(jnp.take_along_axis(logits, positions[:, :, None], axis=1), batch["ids"])
 
 
 def _pick(logits: Float[Array, "R P K"], ids: Int[Array, "R P"]) -> Float[Array, "R"]:

@@ -6,6 +6,8 @@ from pathlib import Path, PurePosixPath
 
 from bertjax.errors import UserError
 
+INPUT_FILES = ("word_shape.json", "word_pronunciation.json")
+"""Files by which a tokenizer makes inputs besides ids and token types (RoCBert), which no model of bertjax reads."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -19,6 +21,7 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
     "sentencepiece.model",
     "tokenizer.model",
+    *INPUT_FILES,
 )
 
 

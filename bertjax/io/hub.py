@@ -20,6 +20,7 @@ SMALL_FILES = (
     "*.safetensors.index.json",
     "*token*.json",
     "vocab.*",
+    "word_*.json",
     "merges.txt",
     "*.model",
     "bertjax.json",

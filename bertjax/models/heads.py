@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
@@ -169,6 +170,61 @@ class ScoreHead(nnx.Module):
             hidden = self.norm(hidden)
         hidden = dropout(hidden, self.config.rate("classifier_dropout"), key)
         return self.output(hidden).astype(jnp.float32)
+
+
+class AnswerLayer(nnx.Module):
+    """norm(gelu(dense)), whatever the activation and the epsilon of the model, as in Splinter."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.dense = Linear(config.hidden_size, config.hidden_size, config, rngs)
+        self.norm = make_norm(config.hidden_size, dataclasses.replace(config, layer_norm_eps=1e-5), rngs)
+
+    def __call__(self, hidden: Float[Array, "*b D"]) -> Float[Array, "*b D"]:
+        return self.norm(activation("gelu")(self.dense(hidden)))
+
+
+class QuestionHead(nnx.Module):
+    """Scores start and end of the answer by products with the token that asks (transformers: models/splinter)."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.query_start, self.query_end = AnswerLayer(config, rngs), AnswerLayer(config, rngs)
+        self.start, self.end = AnswerLayer(config, rngs), AnswerLayer(config, rngs)
+        size = config.hidden_size
+        self.start_product, self.end_product = (Linear(size, size, config, rngs, False) for _ in range(2))
+        self.token = config.question_token_id
+
+    @jax.named_scope("head")
+    def __call__(
+        self, hidden: Float[Array, "B S D"], input_ids: Int[Array, "B S"], segment_ids: Int[Array, "B S"]
+    ) -> Float[Array, "B S 2"]:
+        """Returns the scores of every token, float32.
+
+        Args:
+            hidden: [B, S, D].
+            input_ids: [B, S].
+            segment_ids: example of each token, from 1 [B, S].
+        """
+        asking = gather_positions(hidden, first_of_segments(input_ids == self.token, segment_ids))
+        queries = self.start_product(self.query_start(asking)), self.end_product(self.query_end(asking))
+        keys = self.start(hidden), self.end(hidden)
+        products = [(q.astype(jnp.float32) * k).sum(-1) for q, k in zip(queries, keys, strict=True)]
+        return jnp.stack(products, axis=-1)
+
+
+def first_of_segments(chosen: Bool[Array, "B S"], segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
+    """Returns for every token the first chosen position of its segment, or else the first of the segment.
+
+    Args:
+        chosen: [B, S].
+        segment_ids: at most S [B, S].
+    """
+    length = chosen.shape[1]
+
+    def of_row(chosen: Array, segments: Array) -> Array:
+        order = jnp.arange(length, dtype=jnp.int32) + jnp.where(chosen, 0, length)
+        return jnp.full(length + 1, 2 * length, jnp.int32).at[segments].min(order)[segments] % length
+
+    return jax.vmap(of_row)(chosen, segment_ids)
 
 
 @jax.named_scope("head")

@@ -18,6 +18,7 @@ from bertjax.models.encoder import Encoder, EncoderOutput, describe_module
 from bertjax.models.heads import (
     MlmHead,
     Pooler,
+    QuestionHead,
     ReplacedTokenHead,
     ScoreHead,
     SpanBoundaryHead,
@@ -81,7 +82,11 @@ class Model(nnx.Module):
         self.sequence_head = score_head("sequence_classification", config.num_labels, *of_texts)
         self.token_head = score_head("token_classification", config.num_labels, config.token_classifier_dense)
         self.choice_head = score_head("multiple_choice", 1, choice_layer(config) == "own")
-        self.answer_head = score_head("question_answering", 2, config.token_classifier_dense)
+        self.answer_head: ScoreHead | QuestionHead | None
+        if config.answer_head == "question" and "question_answering" in heads:
+            self.answer_head = QuestionHead(config, rngs)
+        else:
+            self.answer_head = score_head("question_answering", 2, config.token_classifier_dense)
         maps = config.num_layers * config.num_heads
         self.contact_head = Linear(maps, 1, config, rngs) if "contact" in heads else None
         self.config = config
@@ -276,9 +281,23 @@ class Model(nnx.Module):
         """Returns the logits of the C labels of every token; `key` draws the dropout, None = no dropout."""
         return _present(self.token_head)(hidden, key)
 
-    def answer_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S 2"]:
-        """Returns the scores of every token to be the first and the last of the answer."""
-        return _present(self.answer_head)(hidden, key)
+    def answer_logits(
+        self,
+        hidden: Float[Array, "B S D"],
+        input_ids: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        key: Key | None = None,
+    ) -> Float[Array, "B S 2"]:
+        """Returns the scores of every token to be the first and the last of the answer.
+
+        Args:
+            hidden: last hidden state [B, S, D].
+            input_ids: tokens [B, S].
+            segment_ids: example of each token [B, S].
+            key: key of the dropout; None = no dropout.
+        """
+        head = _present(self.answer_head)
+        return head(hidden, input_ids, segment_ids) if isinstance(head, QuestionHead) else head(hidden, key)
 
     def contacts(
         self,

@@ -195,7 +195,7 @@ class TaskObjective(Objective, group="task"):
         if self.spec.head == "token_classification":
             return model.token_logits(hidden, head_key)
         if self.spec.head == "question_answering":
-            return model.answer_logits(hidden, head_key)
+            return model.answer_logits(hidden, batch["input_ids"], batch["segment_ids"], head_key)
         score = model.choice_logits if self.spec.head == "multiple_choice" else model.sequence_logits
         return score(hidden, batch["example_positions"], batch["segment_ids"], head_key)
 

@@ -128,6 +128,13 @@ def _vocab(*special: str, cased: bool = True, last: tuple[str, ...] = ()) -> Cal
     return write
 
 
+def _vocab_with_shapes(folder: Path) -> None:
+    _vocab(*_BERT)(folder)
+    words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    for name, size in (("word_shape.json", 11), ("word_pronunciation.json", 7)):
+        (folder / name).write_text(json.dumps({word: index % size for index, word in enumerate(words[:100])}))
+
+
 def _merges(*special: str, last: tuple[str, ...] = (), ends_words: bool = False) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         tokens, merges = bpe(ends_words)
@@ -164,6 +171,7 @@ LAYOUTS = [
     Layout("FunnelTokenizer", _vocab("<pad>", "<unk>", "<cls>", "<sep>", "<mask>", "<s>", "</s>"), _RULES),
     Layout("MPNetTokenizer", _vocab("<s>", "<pad>", "</s>", "<unk>", "[UNK]", last=("<mask>",)), _RULES),
     Layout("SplinterTokenizer", _vocab(*_BERT, "[QUESTION]"), _RULES),
+    Layout("RoCBertTokenizer", _vocab_with_shapes, _RULES),
     Layout("RobertaTokenizer", _merges("<s>", "<pad>", "</s>", "<unk>", last=("<mask>",)), _PREFIX),
     Layout("BartTokenizer", _merges("<s>", "<pad>", "</s>", "<unk>", last=("<mask>",)), _PREFIX, model_type="bart"),
     Layout("LongformerTokenizer", _merges("<s>", "<pad>", "</s>", "<unk>", last=("<mask>",)), _PREFIX),
@@ -188,7 +196,7 @@ LAYOUTS = [
     Layout("PegasusTokenizer", _spm("spiece.model", **_T5)),
     Layout("LlamaTokenizer", _spm("tokenizer.model", **_LLAMA), (*_PREFIX, "legacy"), model_type="llama"),
 ]  # fmt: skip
-"""Files of released models of thirty classes; what `settings` names is set both ways."""
+"""Files of released models of 31 classes; what `settings` names is set both ways."""
 
 
 def variants(layout: Layout, every: bool) -> Iterator[dict[str, Any]]:

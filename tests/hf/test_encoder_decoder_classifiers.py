@@ -194,6 +194,16 @@ def test_classes_and_labels_of_exports() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "classes"), [("bart", "Bart"), ("mbart", "MBart"), ("mvp", "Mvp"), ("plbart", "PLBart")]
+)
+def test_a_key_that_is_absent_has_the_default_of_the_class(name: str, classes: str) -> None:
+    family = FAMILIES[name]
+    named = {"architectures": [f"{classes}ForSequenceClassification"]}
+    values = json.loads(getattr(transformers, f"{classes}Config")().to_json_string(use_diff=False))
+    assert family.parse_config(named) == family.parse_config({**values, **named})
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"decoder_ffn_dim": 7}, "decoder_ffn_dim = 7 is not supported: the encoder has 4096"),
@@ -205,6 +215,7 @@ def test_classes_and_labels_of_exports() -> None:
         ({"eos_token_id": -1}, "eos_token_id = -1 must be the id of a token"),
         ({"pad_token_id": None}, "pad_token_id = None must be the id of a token"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
+        ({"use_prompt": True}, "use_prompt = True is not supported: prompts of every layer"),
         ({"is_causal": 1}, "is_causal = 1 is not supported"),
     ],
 )

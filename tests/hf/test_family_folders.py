@@ -62,7 +62,10 @@ def random_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
     return jax.tree.map(lambda leaf: draw(leaf.shape).astype(leaf.dtype), abstract_params(config, heads))
 
 
-@pytest.fixture(params=list(FAMILIES))
+FURTHER_FILES = {"roc_bert"}  # without which its folders cannot be read: tests/hf/test_roc_bert.py
+
+
+@pytest.fixture(params=[name for name in FAMILIES if name not in FURTHER_FILES])
 def family(request: pytest.FixtureRequest) -> Family:
     return FAMILIES[request.param]
 

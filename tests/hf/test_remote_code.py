@@ -108,6 +108,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "pad_token_id": (2,),
     "mask_token_id": (5,),
     "eos_token_id": (3,),
+    "question_token_id": (4,),
     "decoder_layers": (None, 1),
     "mlm_act": (None, "relu"),
     "span_positions": (6,),

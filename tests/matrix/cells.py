@@ -67,7 +67,7 @@ MODELS = {name: path for name, path in FAMILIES.builtin.items() if "family" not 
 def values_of(family: str) -> dict[str, Any]:
     """Returns the values of `model.*` of a small model of a family: its first preset, or that of a relative."""
     names = [name for name, values in PRESETS.items() if values.get("family", "bert") == family]
-    relatives = {"t5": "t5-small", "bart": "bart-base", "": "eurobert-210m"}
+    relatives = {"t5": "t5-small", "bart": "bart-base", "mvp": "bart-base", "": "eurobert-210m"}
     name = (names or [next(preset for part, preset in relatives.items() if part in family)])[0]
     preset = PRESETS[name]
     smaller = {key: value for key, value in SMALLER.items() if preset.get(key)}

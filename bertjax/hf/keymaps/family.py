@@ -7,6 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bertjax.config.generation import GenerationConfig
@@ -101,6 +102,7 @@ class Family:
         stores_computed: files of the classes hold the computed tensors of the keymap.
         fields_of_tensors: fields that only tensors tell, from (config, tensors under their names in the file, file to
             name in errors).
+        read_files: tensors that other files of a folder hold, from (config.json, folder); `cut_tensors` gets them, too.
         cut_tensors: tensors without what a value of config.json leaves unused, or with what it implies, from
             (config.json, tensors under their names in the file, file to name in errors).
         written: False where no class of `transformers` exists: folders are read, and exports are in the native format.
@@ -128,6 +130,7 @@ class Family:
     zero_heads: tuple[str, ...] = ()
     stores_computed: bool = False
     fields_of_tensors: Callable[[EncoderConfig, Tensors, str], dict[str, Any]] = lambda config, tensors, where: {}
+    read_files: Callable[[Mapping[str, Any], Path], Tensors] = lambda values, folder: {}
     cut_tensors: Callable[[dict[str, Any], Tensors, str], Tensors] = lambda values, tensors, where: tensors
     prefixes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     decoder_classes: tuple[str, ...] = ()

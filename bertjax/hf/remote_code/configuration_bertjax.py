@@ -42,6 +42,7 @@ class BertjaxConfig(PretrainedConfig):
     pad_token_id: int = 0
     mask_token_id: int = 0
     eos_token_id: int = 0
+    question_token_id: int = -1
     # positions inside attention
     attention_position: str = "none"
     global_rope_theta: float = 10_000.0
@@ -141,6 +142,7 @@ class BertjaxConfig(PretrainedConfig):
     classifier_act: str = "tanh"
     classifier_norm: bool = False
     token_classifier_dense: bool = False
+    answer_head: str = "tokens"
 
     @property
     def head_dim(self) -> int:

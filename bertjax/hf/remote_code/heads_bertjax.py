@@ -114,3 +114,40 @@ class BertjaxScoreHead(nn.Module):
         if self.dense is not None:
             hidden = self.norm(self.act(self.dense(hidden)))
         return self.output(self.dropout(hidden))
+
+
+class BertjaxAnswerLayer(nn.Sequential):
+    """norm(gelu(dense)), whatever the activation and the epsilon of the model."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.act = nn.GELU()
+        self.norm = make_norm(config, eps=1e-5)
+
+
+class BertjaxQuestionHead(nn.Module):
+    """Scores start and end of the answer by products with the token that asks (Splinter)."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        self.query_start, self.query_end = BertjaxAnswerLayer(config), BertjaxAnswerLayer(config)
+        self.start, self.end = BertjaxAnswerLayer(config), BertjaxAnswerLayer(config)
+        size = config.hidden_size
+        self.start_product, self.end_product = (nn.Linear(size, size, bias=False) for _ in range(2))
+        self.token = config.question_token_id
+
+    def forward(self, hidden: Tensor, input_ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        """Returns scores [B, S, 2] of hidden states [B, S, D].
+
+        Args:
+            hidden: [B, S, D].
+            input_ids: [B, S]; None = the first token asks.
+            mask: 1 = real token [B, S]; None = all tokens are real.
+        """
+        order = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device) if mask is None else mask.long()
+        order = order if input_ids is None else order * (1 + (input_ids == self.token).long())
+        asking = hidden[torch.arange(hidden.shape[0], device=hidden.device), order.argmax(dim=1)][:, None]
+        starts = (self.start_product(self.query_start(asking)) * self.start(hidden)).sum(dim=-1)
+        ends = (self.end_product(self.query_end(asking)) * self.end(hidden)).sum(dim=-1)
+        return torch.stack([starts, ends], dim=-1)

@@ -50,7 +50,13 @@ def soft_cap(scores: Tensor, cap: float | None) -> Tensor:
     return scores if cap is None else cap * torch.tanh(scores / cap)
 
 
-def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = True, has_bias: bool = True) -> nn.Module:
+def make_norm(
+    config: BertjaxConfig,
+    size: int | None = None,
+    present: bool = True,
+    has_bias: bool = True,
+    eps: float | None = None,
+) -> nn.Module:
     """Returns a norm, or the identity.
 
     Args:
@@ -58,15 +64,17 @@ def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = Tr
         size: width of the normalized axis; None = the hidden size.
         present: False returns the identity.
         has_bias: False leaves out the bias of any config.
+        eps: added to the variance; None = that of the config.
     """
     size = config.hidden_size if size is None else size
+    eps = config.layer_norm_eps if eps is None else eps
     if not present:
         return nn.Identity()
     if config.norm_type == "rms_norm":
         rms_norm = BertjaxZeroCenteredRMSNorm if config.norm_zero_centered else nn.RMSNorm
-        return rms_norm(size, eps=config.layer_norm_eps)
+        return rms_norm(size, eps=eps)
     layer_norm = BertjaxZeroCenteredLayerNorm if config.norm_zero_centered else nn.LayerNorm
-    return layer_norm(size, eps=config.layer_norm_eps, bias=config.norm_bias and has_bias)
+    return layer_norm(size, eps=eps, bias=config.norm_bias and has_bias)
 
 
 def sinusoids(positions: Tensor, size: int) -> Tensor:

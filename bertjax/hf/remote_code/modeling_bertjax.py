@@ -28,6 +28,7 @@ from .configuration_bertjax import BertjaxConfig
 from .encoder_bertjax import BertjaxModel, BertjaxPreTrainedModel
 from .heads_bertjax import (
     BertjaxMlmHead,
+    BertjaxQuestionHead,
     BertjaxReplacedTokenHead,
     BertjaxScoreHead,
     BertjaxSpanHead,
@@ -302,7 +303,11 @@ class BertjaxForQuestionAnswering(BertjaxPreTrainedModel):
     def __init__(self, config: BertjaxConfig):
         super().__init__(config)
         self.encoder = BertjaxModel(config, add_pooling_layer=False)
-        self.answer_head = BertjaxScoreHead(config, 2, config.token_classifier_dense)
+        self.answer_head: nn.Module
+        if config.answer_head == "question":
+            self.answer_head = BertjaxQuestionHead(config)
+        else:
+            self.answer_head = BertjaxScoreHead(config, 2, config.token_classifier_dense)
         self.post_init()
 
     @can_return_tuple
@@ -323,7 +328,8 @@ class BertjaxForQuestionAnswering(BertjaxPreTrainedModel):
         """
         kwargs.pop("num_items_in_batch", None)
         outputs = self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        start, end = self.answer_head(outputs.last_hidden_state).unbind(dim=-1)
+        reads = (input_ids, attention_mask) if self.config.answer_head == "question" else ()
+        start, end = self.answer_head(outputs.last_hidden_state, *reads).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start, end, start_positions, end_positions)

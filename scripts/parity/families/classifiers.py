@@ -1,4 +1,4 @@
-"""Encoder-decoders whose decoder reads the text itself, one token late: classifiers of BART, mBART, T5, mT5, UMT5.
+"""Encoder-decoders whose decoder reads the text itself, one token late: BART, mBART, MVP, PLBART, T5, mT5, UMT5.
 
 Outputs at padding are arbitrary: the decoder of `transformers` gets no mask, and padding sees what precedes it.
 """
@@ -18,6 +18,7 @@ _T5 = dict(vocab_size=83, d_model=30, d_kv=7, d_ff=31, num_heads=3, num_layers=2
 
 def _case(family: str, name: str, classes: str, config: dict[str, Any], eos_id: int) -> Case:
     names = f"{classes}ForSequenceClassification", f"{classes}ForQuestionAnswering"
+    names = names[:1] if classes == "PLBart" else names
     return Case(family, name, f"{classes}Config", config, names, compare_padding=False, eos_id=eos_id)
 
 
@@ -29,6 +30,10 @@ CASES = (
           _SIZES | dict(decoder_layers=1, activation_function="relu", decoder_start_token_id=1), 2),
     _case("mbart-classifier", "pre-norm, starts with the last token, end token 7", "MBart",
           _SIZES | dict(eos_token_id=7), 7),
+    _case("mvp-classifier", "starts with padding, SiLU", "Mvp",
+          _SIZES | dict(activation_function="silu", decoder_start_token_id=1), 2),
+    _case("plbart-classifier", "end token 7, embeddings that are not scaled", "PLBart",
+          _SIZES | dict(eos_token_id=7, scale_embedding=False), 7),
     _case("t5-classifier", "v1.0: ReLU, distances in shared buckets", "T5", _T5 | dict(initializer_factor=0.5), 1),
     _case("t5-classifier", "v1.1: gated GELU, starts with the end token", "T5",
           _T5 | dict(feed_forward_proj="gated-gelu", initializer_factor=0.3, decoder_start_token_id=1), 1),
