@@ -89,7 +89,9 @@ def as_decoder(model: EncoderConfig, encoder: EncoderConfig, **changes: Any) -> 
     `changes` are further changes.
     """
     parts = {"causal": True, "cross_attention_hidden_size": encoder.hidden_size, "decoder_layers": None}
-    return dataclasses.replace(model, **parts | {"enhanced_decoder": False, "conv_kernel_size": 0} | changes)
+    ngram = 1 if model.embedding_ngram == 1 else None
+    without = {"enhanced_decoder": False, "conv_kernel_size": 0, "embedding_ngram": ngram}
+    return dataclasses.replace(model, **parts | without | changes)
 
 
 @dataclasses.dataclass(frozen=True)

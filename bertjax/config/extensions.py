@@ -46,7 +46,7 @@ OBJECTIVES: Registry[Any] = Registry(
 
 _FAMILY_MODULES = {
     "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm": "{}:FAMILY",
-    "roformer rembert ultrabert xmod big_bird esmc ltg_bert t5gemma squeezebert": "{}:FAMILY",
+    "roformer rembert ultrabert xmod big_bird esmc ltg_bert t5gemma squeezebert mobilebert": "{}:FAMILY",
     "deberta-v2": "deberta:FAMILY_V2",
     "nucleotide_transformer": "esm:NUCLEOTIDE_TRANSFORMER",
     "modernbert-decoder": "modernbert:DECODER",

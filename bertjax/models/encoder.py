@@ -23,7 +23,7 @@ from bertjax.models.attention_context import (
 )
 from bertjax.models.disentangled_attention import DistanceEmbeddings
 from bertjax.models.dropout import dropout
-from bertjax.models.embeddings import Embeddings
+from bertjax.models.embeddings import Embeddings, neighbors
 from bertjax.models.layer import ATTENTION_TENSORS, Layer
 from bertjax.models.layer_stack import Stacked, get_layer, init_attention_norms, init_layers, run_layers
 from bertjax.models.linear import Key, activation, dot, initializer, make_norm
@@ -298,7 +298,7 @@ class Convolution(nnx.Module):
             key: key of the dropout; None = no dropout.
         """
         config = self.config
-        ngrams = _ngrams(embeddings, segment_ids, config.conv_kernel_size)
+        ngrams = jnp.concatenate(neighbors(embeddings, segment_ids, config.conv_kernel_size), axis=-1)
         kernel = self.kernel[...].reshape(-1, config.hidden_size)
         out = dot(ngrams, kernel, config.compute_dtype, config.result_dtype)
         out = out + self.bias[...][None, None].astype(out.dtype)
@@ -306,16 +306,3 @@ class Convolution(nnx.Module):
         out = jnp.where(real, out, jnp.zeros((), out.dtype))
         out = activation(config.conv_act)(dropout(out, config.hidden_dropout, key))
         return jnp.where(real, self.norm(layer_output + out), jnp.zeros((), out.dtype))
-
-
-def _ngrams(x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], width: int) -> Float[Array, "B S W"]:
-    """Returns each token with its neighbors [B, S, width * D]; zero outside its example."""
-    reach = width // 2
-    tokens = jnp.pad(x, ((0, 0), (reach, reach), (0, 0)))
-    ids = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
-    neighbors = []
-    for shift in range(width):
-        same = ids[:, shift : shift + x.shape[1]] == segment_ids
-        neighbor = tokens[:, shift : shift + x.shape[1]]
-        neighbors.append(jnp.where(same[:, :, None], neighbor, jnp.zeros((), x.dtype)))
-    return jnp.concatenate(neighbors, axis=-1)

@@ -27,11 +27,11 @@ RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     (r".*/(cross_)?attention/(query|key|value|position|position_key|position_query)/kernel", ("fsdp", "tensor")),
     (r".*/(cross_)?attention/(query|key|value|position_key|position_query)/bias", ("tensor",)),
     (r".*/(cross_)?attention/output/kernel", ("tensor", "fsdp")),
-    (r".*/(feed_forward|adapter)/(intermediate|gate)/kernel", ("fsdp", "tensor")),
-    (r".*/(feed_forward|adapter)/(intermediate|gate)/bias", ("tensor",)),
-    (r".*/(feed_forward|adapter)/output/kernel", ("tensor", "fsdp")),
+    (r".*/(feed_forward(_\d+)?|adapter)/(intermediate|gate)/kernel", ("fsdp", "tensor")),
+    (r".*/(feed_forward(_\d+)?|adapter)/(intermediate|gate)/bias", ("tensor",)),
+    (r".*/(feed_forward(_\d+)?|adapter)/output/kernel", ("tensor", "fsdp")),
     (r".*/dense/kernel", ("fsdp", None)),
-    (r"(.*/)?mlm_head/table", (("tensor", "fsdp"), None)),
+    (r"(.*/)?mlm_head/(further_)?table", (("tensor", "fsdp"), None)),
     (r"(.*/)?mlm_head/bias", ("tensor",)),
     (r".*", ()),  # replicated
 ]

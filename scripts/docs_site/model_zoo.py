@@ -28,6 +28,7 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"xlm-en-", 30_145, "XLM", "arXiv:1901.07291"),
     (r"flaubert-", 68_729, "FlauBERT", "arXiv:1912.05372"),
     (r"squeezebert", 30_522, "SqueezeBERT", "arXiv:2006.11316"),
+    (r"mobilebert", 30_522, "MobileBERT", "arXiv:2004.02984"),
     (r"xmod-", 250_002, "X-MOD", "arXiv:2205.06266"),
     (r"camembert-", None, "CamemBERT", "arXiv:1911.03894"),
     (r"data2vec-text-", 50_265, "data2vec", "arXiv:2202.03555"),

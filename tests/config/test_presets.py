@@ -145,6 +145,8 @@ OTHERS = [
     ("roformer-chinese-base", 50_000, ("mlm",), 124_099_664),
     ("squeezebert", 30_522, ("pooler", "mlm"), 51_712_314),
     ("squeezebert", 30_522, ("pooler",), 51_089_664),
+    ("mobilebert", 30_522, ("pooler", "mlm", "pair"), 36_860_220),
+    ("mobilebert", 30_522, ("pooler",), 24_844_544),
     ("xlm-en-2048", 30_145, ("mlm",), 667_119_041),
     ("flaubert-base", 68_729, ("mlm",), 138_301_817),
     ("gpt2", 50257, ("mlm",), 124_439_808),
