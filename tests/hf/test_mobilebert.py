@@ -145,8 +145,8 @@ def test_other_maths_is_refused() -> None:
         ({"normalization_type": "layer_norm"}, "layer norms have two epsilons there"),
         ({"use_bottleneck": False}, "layers have a bottleneck"),
         ({"trigram_input": False}, "words are projected with their neighbors"),
-        ({"key_query_shared_bottleneck": False}, "queries and keys need the width of a bottleneck"),
-        ({"use_bottleneck_attention": True}, "queries and keys read no projection of their own"),
+        ({"key_query_shared_bottleneck": False}, "use_bottleneck_attention = false needs the opposite"),
+        ({"use_bottleneck_attention": True}, "use_bottleneck_attention = true needs the opposite"),
         ({"embedding_size": 16}, "output_embedding_size=16 must be more than the width 16"),
         ({"is_decoder": True}, "only encoders are supported"),
     ):

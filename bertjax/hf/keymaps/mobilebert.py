@@ -7,112 +7,90 @@ last token of a padded text reads the row of padding in `transformers`, as if th
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps import bert
-from bertjax.hf.keymaps.family import (
-    ABSOLUTE_POSITIONS,
-    ENCODER_ONLY,
-    Family,
-    axis_sizes,
-    change_defaults,
-    linear,
-    parse_fields,
-    table,
-)
-from bertjax.hf.keymaps.family import norm as norm_entries
+from bertjax.hf.keymaps import bert, family
 from bertjax.hf.safe_files import refuse
 
 _SIZES = {"hidden_size": 512, "num_hidden_layers": 24, "num_attention_heads": 4, "intermediate_size": 512}
-_FIELDS = {
-    **change_defaults(bert.BERT_FIELDS, **_SIZES, hidden_act="relu", hidden_dropout_prob=0.0),
+_FIELDS: family.Fields = {
+    **family.change_defaults(bert.BERT_FIELDS, **_SIZES, hidden_act="relu", hidden_dropout_prob=0.0),
     "embedding_size": ("embedding_size", 128, int),
     "intra_bottleneck_size": ("bottleneck_size", 128, int),
     "use_bottleneck_attention": ("use_bottleneck_attention", False, bool),
     "num_feedforward_networks": ("num_feedforward_networks", 4, int),
 }
-
-_POOLER = ("pooler/dense", "mobilebert.pooler.dense")
+_POOLER = "classifier_activation"
+_WIDER = {"word_embeddings": "V E", "position_embeddings": "P D", "token_type_embeddings": "T D"}
 
 
 def make_keymap(config: EncoderConfig) -> KeyMap:
     """Returns the names of the parameters; W: width inside a layer, X: of three words, Y: of the head's own table."""
-    embeddings, theirs, predictions = "encoder/embeddings", "mobilebert.embeddings", "cls.predictions"
-    return KeyMap(
+    keymap, embeddings, theirs = bert.make_keymap(config, "mobilebert"), "encoder/embeddings", "mobilebert.embeddings"
+    tables = (family.table(f"{embeddings}/{name}", f"{theirs}.{name}", axes) for name, axes in _WIDER.items())
+    heads = [entry for entry in keymap.entries if entry.head]
+    return dataclasses.replace(
+        keymap,
         entries=(
-            *table(f"{embeddings}/word_embeddings", f"{theirs}.word_embeddings", "V E"),
-            *table(f"{embeddings}/position_embeddings", f"{theirs}.position_embeddings", "P D"),
-            *table(f"{embeddings}/token_type_embeddings", f"{theirs}.token_type_embeddings", "T D"),
-            *linear(f"{embeddings}/projection", f"{theirs}.embedding_transformation", "X D"),
-            *norm_entries(f"{embeddings}/norm", f"{theirs}.LayerNorm", config),
+            *itertools.chain(*tables),
+            *family.linear(f"{embeddings}/projection", f"{theirs}.embedding_transformation", "X D"),
+            *family.norm(f"{embeddings}/norm", f"{theirs}.LayerNorm", config),
             *_layer_entries(config),
-            *(() if config.pooler_act == "none" else linear(*_POOLER, "D D", head="pooler")),
-            *bert.prediction_entries(predictions, config, "D"),
-            Entry("mlm_head/further_table", f"{predictions}.dense.weight", "V Y", "transpose", "mlm"),
-            *linear("pair_head", "cls.seq_relationship", "D 2", head="pair"),
-            *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
-            *bert.choice_entries("classifier"),
-            *bert.token_head_entries(),
+            *(entry for entry in heads if entry.head != "pooler" or config.pooler_act != "none"),
+            Entry("mlm_head/further_table", "cls.predictions.dense.weight", "V Y", "transpose", "mlm"),
         ),
-        sizes=axis_sizes(config)
-        | {
+        sizes={
+            **keymap.sizes,
             "W": config.layer_width,
             "X": config.embedding_dim * (config.embedding_ngram or 1),
             "Y": config.hidden_size - config.embedding_dim,
         },
-        renames=((r"^(embeddings|encoder|pooler)\.", r"mobilebert.\1."),),  # MobileBertModel: no prefix
-        ignored=bert.BUFFERS,
-        ties={
-            f"{predictions}.decoder.weight": f"{theirs}.word_embeddings.weight",
-            f"{predictions}.decoder.bias": f"{predictions}.bias",
-        },
-        backbone=r"^(mobilebert|cls)\.",
     )
 
 
 def _layer_entries(config: EncoderConfig) -> Iterator[Entry]:
     layer, theirs = "encoder/layers/{L}", "mobilebert.encoder.layer.{L}"
-
-    def dense_and_norm(dense: str, norm: str, tensor: str, axes: str) -> Iterator[Entry]:
-        yield from linear(f"{layer}/{dense}", f"{theirs}.{tensor}.dense", axes)
-        yield from norm_entries(f"{layer}/{norm}", f"{theirs}.{tensor}.LayerNorm", config, axes[-1])
-
-    values = "D A" if config.attention_bottleneck else "W A"
-    for name, axes in {"query": "W A", "key": "W A", "value": values}.items():
-        yield from linear(f"{layer}/attention/{name}", f"{theirs}.attention.self.{name}", axes)
-    yield from dense_and_norm("attention/output", "attention/norm", "attention.output", "A W")
-    ends = {"bottleneck": ("bottleneck.input", "D W"), "expansion": ("output.bottleneck", "W D")}
-    ends |= {"attention/bottleneck": ("bottleneck.attention", "D W")} if config.attention_bottleneck else {}
-    for name, (tensor, axes) in ends.items():
-        yield from dense_and_norm(f"{name}/dense", f"{name}/norm", tensor, axes)
+    dense = {f"attention/{name}": (f"attention.self.{name}", "W A") for name in ("query", "key", "value")}
+    normed = {
+        "attention/output": ("attention/norm", "attention.output", "A W"),
+        "bottleneck/dense": ("bottleneck/norm", "bottleneck.input", "D W"),
+        "expansion/dense": ("expansion/norm", "output.bottleneck", "W D"),
+    }
+    if config.attention_bottleneck:
+        dense["attention/value"] = "attention.self.value", "D A"
+        normed["attention/bottleneck/dense"] = "attention/bottleneck/norm", "bottleneck.attention", "D W"
     last = config.num_feedforward_networks - 1
     for number in range(last + 1):
         block, tensor = f"feed_forward_{number}" if number else "feed_forward", f"ffn.{number}." * (number < last)
-        yield from linear(f"{layer}/{block}/intermediate", f"{theirs}.{tensor}intermediate.dense", "W F")
-        yield from dense_and_norm(f"{block}/output", f"{block}/norm", f"{tensor}output", "F W")
+        dense[f"{block}/intermediate"] = f"{tensor}intermediate.dense", "W F"
+        normed[f"{block}/output"] = f"{block}/norm", f"{tensor}output", "F W"
+    for name, (tensor, axes) in dense.items():
+        yield from family.linear(f"{layer}/{name}", f"{theirs}.{tensor}", axes)
+    for name, (norm, tensor, axes) in normed.items():
+        yield from family.linear(f"{layer}/{name}", f"{theirs}.{tensor}.dense", axes)
+        yield from family.norm(f"{layer}/{norm}", f"{theirs}.{tensor}.LayerNorm", config, axes[-1])
 
 
 def _parse(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-    shared = {"key_query_shared_bottleneck": values.get("key_query_shared_bottleneck", True)}
     narrow = fields["use_bottleneck_attention"]
-    reason = f"with use_bottleneck_attention = {str(narrow).lower()} queries and keys "
-    reason += "read no projection of their own" if narrow else "need the width of a bottleneck"
+    reason = f"use_bottleneck_attention = {str(narrow).lower()} needs the opposite"
+    shared = {"key_query_shared_bottleneck": values.get("key_query_shared_bottleneck", True)}
     refuse(shared, where, "key_query_shared_bottleneck", (not narrow,), reason)
-    layer = parse_fields(values, {"classifier_activation": ("layer", True, bool)}, where)["layer"]
+    layer = family.parse_fields(values, {_POOLER: (_POOLER, True, bool)}, where)[_POOLER]
     return {"output_embedding_size": fields["hidden_size"], "pooler_act": "tanh" if layer else "none"}
 
 
 def _render(config: EncoderConfig, architecture: str) -> dict[str, Any]:
-    return {
-        "key_query_shared_bottleneck": not config.use_bottleneck_attention,
-        "classifier_activation": config.pooler_act != "none",
-    }
+    shared = {"key_query_shared_bottleneck": not config.use_bottleneck_attention}
+    return shared | {_POOLER: config.pooler_act != "none"}
 
 
-FAMILY = Family(
+FAMILY = family.Family(
     name="mobilebert",
     model_type="mobilebert",
     make_keymap=make_keymap,
@@ -127,8 +105,8 @@ FAMILY = Family(
         "normalization_type": "no_norm",
     },
     unsupported=(
-        *ABSOLUTE_POSITIONS,
-        *ENCODER_ONLY,
+        *family.ABSOLUTE_POSITIONS,
+        *family.ENCODER_ONLY,
         ("trigram_input", (True,), "words are projected with their neighbors"),
         ("use_bottleneck", (True,), "layers have a bottleneck"),
         ("normalization_type", ("no_norm",), "layer norms have two epsilons there"),

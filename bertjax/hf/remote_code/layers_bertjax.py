@@ -512,7 +512,7 @@ class BertjaxLayer(GradientCheckpointingLayer):
             self.add_module(f"feed_forward_{number}", BertjaxFeedForward(config))
         self.count = config.num_feedforward_networks
         ends, narrow = (config.hidden_size, config.layer_width), config.bottleneck_size is not None
-        self.bottleneck = BertjaxProjection(*ends, config) if narrow else None
+        self.bottleneck = BertjaxProjection(*ends, config) if narrow else nn.Identity()
         self.expansion = BertjaxProjection(*ends[::-1], config) if narrow else None
         self.reads_narrow = config.use_bottleneck_attention
         self.dropout = nn.Dropout(config.hidden_dropout)
@@ -541,12 +541,9 @@ class BertjaxLayer(GradientCheckpointingLayer):
         attention, cross, feed_forward = self.attention, self.cross_attention, self.feed_forward
         crossed = None
         if self.placement == "post":
-            layer_input, hidden = hidden, hidden if self.bottleneck is None else self.bottleneck(hidden)
-            if self.bottleneck is not None and self.reads_narrow:
-                source = None if source is None else self.bottleneck(source)
-                attended, probabilities = attention(hidden, positions, context, source)
-            else:
-                attended, probabilities = attention(layer_input, positions, context, source)
+            read, layer_input, hidden = self.read(hidden), hidden, self.bottleneck(hidden)
+            source = None if source is None else self.read(source)
+            attended, probabilities = attention(read, positions, context, source)
             hidden = attention.norm(hidden + self.attention_dropout(self.added(attention, attended)))
             if cross is not None:
                 attended, crossed = cross(hidden, None, context.cross, encoded)
@@ -565,6 +562,10 @@ class BertjaxLayer(GradientCheckpointingLayer):
             attended = attended + self.attention_dropout(self.added(cross, added))
         added = self.added(feed_forward, feed_forward(feed_forward.norm(hidden if parallel else attended)))
         return self.adapt(attended + self.feed_forward_dropout(added)), probabilities, crossed
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """Returns what the attention of a post-norm layer reads."""
+        return self.bottleneck(hidden) if self.reads_narrow else hidden
 
     def added(self, block: BertjaxAttention | BertjaxFeedForward, output: Tensor) -> Tensor:
         """Returns what the output of a block adds to the residual stream, before its dropout [B, S, D]."""
