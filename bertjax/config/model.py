@@ -190,7 +190,7 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
 
     @property
     def attention_bottleneck(self) -> bool:
-        """Whether queries and keys read a projection of the input of a layer, and values that input."""
+        """True where queries and keys read a projection of the input of a layer, and values that input."""
         return self.bottleneck_size is not None and not self.use_bottleneck_attention
 
     @property

@@ -155,7 +155,7 @@ class BertjaxConfig(PretrainedConfig):
 
     @property
     def attention_bottleneck(self) -> bool:
-        """Whether queries and keys read a projection of the input of a layer, and values that input."""
+        """True where queries and keys read a projection of the input of a layer, and values that input."""
         return self.bottleneck_size is not None and not self.use_bottleneck_attention
 
     @property
