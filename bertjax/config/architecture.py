@@ -37,6 +37,10 @@ def _offset(config: ArchitectureConfig) -> bool:
     return config.position_embedding in ("learned", "fairseq")
 
 
+def _narrow(config: ArchitectureConfig) -> bool:
+    return config.bottleneck_size is not None
+
+
 def dropout_setting(default: float | None, help: str) -> float:
     """Declares a probability of dropout."""
     return phase_setting(default, at_least=0.0, below=1.0, changes_output=False, help=help)
@@ -77,6 +81,18 @@ class ArchitectureConfig(Settings, group="model"):
         None, help="Width of a head; None: hidden_size / num_heads, half of it with `dynamic_conv_kernel_size`."
     )
     intermediate_size: int = size_setting(3072, help="Width inside the feed-forward block.")
+    bottleneck_size: int | None = size_setting(
+        None,
+        help="Width inside a layer, which begins with a projection of its input and a norm, and ends with a projection "
+        "to hidden_size, whose sum with the input is normed (MobileBERT, arXiv:2004.02984: 128 of 512); None: "
+        "hidden_size, without projections.",
+    )
+    use_bottleneck_attention: bool = setting(
+        False,
+        read_if=_narrow,
+        help="Attention reads the narrow input; false: its values read the input of the layer, and its queries and "
+        "keys a projection of their own, as narrow.",
+    )
     adapter_size: int | None = size_setting(
         None,
         help="Width inside an adapter after the feed-forward block (X-MOD, arXiv:2205.06266); its sum has the norm of "
@@ -97,6 +113,13 @@ class ArchitectureConfig(Settings, group="model"):
     )
     embedding_projection_bias: bool = setting(
         True, read_if=lambda config: config.embedding_size is not None, help="Bias of that projection."
+    )
+    embedding_ngram: int | None = setting(
+        None,
+        at_least=1,
+        help="Tokens (odd) whose word embeddings the projection of a token reads: 3 for the one before and the one "
+        "after as well, zeros outside the example (MobileBERT). Positions and types are added after it, hidden_size "
+        "wide. None: the projection reads the sum of all embeddings of a token.",
     )
     embedding_norm: str = setting(
         "before",
@@ -321,6 +344,12 @@ class ArchitectureConfig(Settings, group="model"):
     feed_forward: str = setting(
         "dense", choices=("dense", "glu"), help="dense: two matrices; glu: gated, three matrices."
     )
+    num_feedforward_networks: int = setting(
+        1,
+        at_least=1,
+        at_most=MAX_LAYERS,
+        help="Feed-forward blocks of a layer, one after the other, each with residual and norm (MobileBERT: 4).",
+    )
     feed_forward_bias: bool = setting(True, help="Biases of the feed-forward block.")
     feed_forward_inner_bias: bool = setting(
         True, read_if=lambda config: config.feed_forward_bias, help="false: only its last layer has a bias (GTE)."
@@ -345,16 +374,15 @@ class ArchitectureConfig(Settings, group="model"):
         "(arXiv:2110.09456); sub: pre, and before the last layer of either block (arXiv:2210.06423).",
     )
     norm_type: str = setting(
-        "layer_norm", choices=("layer_norm", "rms_norm"), help="All norms; rms_norm: neither centered nor biased."
+        "layer_norm",
+        choices=("layer_norm", "rms_norm", "affine"),
+        help="All norms; rms_norm: neither centered nor biased; affine: scale and bias alone, without statistics, but "
+        "in the masked-token head, which has a layer_norm (MobileBERT's NoNorm).",
     )
-    norm_bias: bool = setting(
-        True, read_if=lambda config: config.norm_type == "layer_norm", help="Biases of the norms."
-    )
+    norm_bias: bool = setting(True, read_if=lambda config: config.norm_type != "rms_norm", help="Biases of the norms.")
     last_norm_bias: bool = setting(
         True,
-        read_if=lambda config: (
-            config.norm_type == "layer_norm" and config.norm_bias and config.norm_placement != "post"
-        ),
+        read_if=lambda config: config.norm_type != "rms_norm" and config.norm_bias and config.norm_placement != "post",
         help="false: the norm after the last layer alone has no bias (ESM C).",
     )
     norm_zero_centered: bool = setting(

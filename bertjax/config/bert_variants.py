@@ -107,6 +107,25 @@ _SPLINTER: Values = {
     "family": "splinter",
     "answer_head": "question",
     "hidden_act": "gelu",
+}
+
+# transformers: models/mobilebert/configuration_mobilebert.py, whose defaults are those of google/mobilebert-uncased but
+# for its pooler (arXiv:2004.02984, table 1; BERT's vocabulary).
+_MOBILEBERT: Values = {
+    "family": "mobilebert",
+    "num_heads": 4,
+    "intermediate_size": 512,
+    "embedding_size": 128,
+    "embedding_ngram": 3,
+    "embedding_norm": "after",
+    "bottleneck_size": 128,
+    "num_feedforward_networks": 4,
+    "norm_type": "affine",
+    "hidden_act": "relu",
+    "hidden_dropout": 0.0,
+    "attention_output_dropout": 0.0,
+    "feed_forward_dropout": 0.0,
+    "output_embedding_size": 512,
     "initializer": "normal",
 }
 
@@ -118,6 +137,7 @@ BERT_VARIANTS: dict[str, Values] = {
     "bigbird-roberta-base": layer_sizes(12, 768) | _BIG_BIRD,
     "squeezebert": layer_sizes(12, 768) | _SQUEEZEBERT,
     "splinter-base": layer_sizes(12, 768) | _SPLINTER,
+    "mobilebert": layer_sizes(24, 512) | _MOBILEBERT,
     "xlm-en-2048": layer_sizes(12, 2048, 16) | _XLM,
     "flaubert-base": layer_sizes(12, 768) | _XLM | {"family": "flaubert"},
     "rembert": layer_sizes(32, 1152, 18) | _REMBERT,

@@ -41,7 +41,12 @@ class HeadsConfig(Settings, group="model"):
         read_if=lambda config: config.decoder_layers is not None or config.pooling == "eos",
         help="Id of the end token, for `decoder_start` and pooling=eos.",
     )
-    pooler_act: str = setting("tanh", choices=HEAD_ACTIVATIONS, heads=("pooler",), help="Activation of the pooler.")
+    pooler_act: str = setting(
+        "tanh",
+        choices=(*HEAD_ACTIVATIONS, "none"),
+        heads=("pooler",),
+        help="Activation of the pooler; none: it has neither layer nor activation (MobileBERT).",
+    )
     mlm_head: str = setting(
         "transform",
         choices=("transform", "two_layers", "bias", "tied"),
@@ -68,8 +73,9 @@ class HeadsConfig(Settings, group="model"):
     output_embedding_size: int | None = size_setting(
         None,
         heads=("mlm",),
-        read_if=lambda config: not config.tie_word_embeddings and config.mlm_head in WITH_DENSE,
-        help="Width of that table and of the layer before it (RemBERT); None: that of the word table.",
+        read_if=lambda config: config.mlm_head in WITH_DENSE,
+        help="Width of that table and of the layer before it (RemBERT). With a tied table its further columns are the "
+        "head's own (MobileBERT). None: that of the word table.",
     )
     scale_logits: bool = setting(
         False,

@@ -149,11 +149,12 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def check(self) -> None:
-        width = self.hidden_size // self.head_parts  # of all heads together
-        if self.head_size is None and (self.hidden_size % self.head_parts or width % self.num_heads):
+        width = self.layer_width // self.head_parts  # of all heads together
+        if self.head_size is None and (self.layer_width % self.head_parts or width % self.num_heads):
             half = "" if self.head_parts == 1 else "half of "
+            key = "hidden_size" if self.bottleneck_size is None else "bottleneck_size"
             raise UserError(
-                f"{half}model.hidden_size {self.hidden_size} is not divisible by model.num_heads {self.num_heads}; "
+                f"{half}model.{key} {self.layer_width} is not divisible by model.num_heads {self.num_heads}; "
                 f"head counts that divide it: {_divisors_near(width, self.num_heads)} (or set model.head_size)"
             )
         if self.num_heads % self.kv_heads:
@@ -184,7 +185,7 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
     @property
     def head_dim(self) -> int:
         """Width of a head."""
-        return self.hidden_size // (self.num_heads * self.head_parts) if self.head_size is None else self.head_size
+        return self.layer_width // (self.num_heads * self.head_parts) if self.head_size is None else self.head_size
 
     @property
     def head_parts(self) -> int:
@@ -197,6 +198,16 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
         return self.head_dim * self.head_parts
 
     @property
+    def layer_width(self) -> int:
+        """Width of the blocks of a layer."""
+        return self.hidden_size if self.bottleneck_size is None else self.bottleneck_size
+
+    @property
+    def attention_bottleneck(self) -> bool:
+        """True where queries and keys read a projection of the input of a layer, and values that input."""
+        return self.bottleneck_size is not None and not self.use_bottleneck_attention
+
+    @property
     def kv_heads(self) -> int:
         """Heads of keys and values."""
         return self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
@@ -205,6 +216,11 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
     def embedding_dim(self) -> int:
         """Width of the word table."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def position_dim(self) -> int:
+        """Width of the tables of positions and types."""
+        return self.embedding_dim if self.embedding_ngram is None else self.hidden_size
 
     @property
     def output_embedding_dim(self) -> int:
@@ -244,6 +260,7 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
         """
         parts = {"causal": True, "cross_attention_hidden_size": encoder.hidden_size, "decoder_layers": None}
         parts |= {"enhanced_decoder": False, "conv_kernel_size": 0, "dynamic_conv_kernel_size": 0}
+        parts |= {"embedding_ngram": 1 if self.embedding_ngram == 1 else None}
         return dataclasses.replace(self, **parts | changes)
 
     def is_local(self, layer: int) -> bool:
@@ -349,6 +366,7 @@ def _invalid_combinations(config: EncoderConfig) -> Iterator[str]:
     yield from _invalid_positions(config)
     yield from invalid_rotations(config)
     yield from _invalid_layers(config)
+    yield from _invalid_bottlenecks(config)
     yield from _invalid_heads(config)
 
 
@@ -360,10 +378,10 @@ def _invalid_positions(config: EncoderConfig) -> Iterator[str]:
     if position == "relative" and config.hidden_size % 2 == 1:
         yield f"attention_position=relative needs an even hidden_size, not {config.hidden_size}"
     waves = config.position_embedding
-    if waves in ("sinusoidal", "fairseq") and config.embedding_dim % 2 == 1:
-        yield f"position_embedding={waves} needs an even embedding width, not {config.embedding_dim}"
-    if waves == "fairseq" and config.embedding_dim < 4:
-        yield f"position_embedding=fairseq needs an embedding width of 4 or more, not {config.embedding_dim}"
+    if waves in ("sinusoidal", "fairseq") and config.position_dim % 2 == 1:
+        yield f"position_embedding={waves} needs an even embedding width, not {config.position_dim}"
+    if waves == "fairseq" and config.position_dim < 4:
+        yield f"position_embedding=fairseq needs an embedding width of 4 or more, not {config.position_dim}"
     if disentangled and len(set(terms)) != len(terms):
         yield f"pos_att_type names a term twice: {', '.join(terms)}"
     if config.position_buckets > 0 and not disentangled:
@@ -422,7 +440,7 @@ def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
     shared = config.num_groups is not None
     heads = (config.num_heads * config.head_dim, config.kv_heads * config.head_dim)
     for key, inner in (("attention_groups", heads), ("feed_forward_groups", (config.intermediate_size,))):
-        groups, widths = getattr(config, key), (config.hidden_size, *inner)
+        groups, widths = getattr(config, key), (config.hidden_size, config.layer_width, *inner)
         if any(width % groups for width in widths):
             yield f"{key}={groups} must divide the widths {', '.join(map(str, dict.fromkeys(widths)))}"
     if config.global_attn_every_n_layers != 1 and config.local_attention == 0:
@@ -465,6 +483,33 @@ def _invalid_layers(config: EncoderConfig) -> Iterator[str]:
         yield f"dynamic_conv_kernel_size and {other}: the convolution knows the tokens of one sequence of states only"
 
 
+def _invalid_bottlenecks(config: EncoderConfig) -> Iterator[str]:
+    for key in ("bottleneck_size", "num_feedforward_networks"):
+        if getattr(config, key) not in (None, 1) and config.norm_placement != "post":
+            yield f"{key}={getattr(config, key)} needs norm_placement=post, not {config.norm_placement}"
+    if config.bottleneck_size is not None:
+        if config.attention_position in ("disentangled", "relative"):
+            yield (
+                f"bottleneck_size={config.bottleneck_size} and attention_position={config.attention_position}: the "
+                "embeddings of distances have the hidden size"
+            )
+        others = ("adapter_size", "attention_class", "attention_gate", "dynamic_conv_kernel_size")
+        if both := [name for name in others if getattr(config, name) not in (None, 0)]:
+            yield f"bottleneck_size and {both[0]}: that block has the hidden size, not the layer's"
+    ngram = config.embedding_ngram
+    if ngram is not None and ngram % 2 == 0:
+        yield f"embedding_ngram must be odd, not {ngram}: as many tokens before as after"
+    if ngram is not None and (config.embedding_size is None or config.embedding_norm not in ("after", "none")):
+        yield (
+            f"embedding_ngram={ngram} is the input of the projection of the words alone: it needs embedding_size, and "
+            "embedding_norm=after or none"
+        )
+    if ngram not in (None, 1) and (config.causal or config.attention_position == "relative"):
+        yield f"embedding_ngram={ngram} sees the next token: not in causal models, nor with two streams"
+    if ngram is not None and config.decoder_layers is not None:
+        yield f"decoder_layers: a decoder cannot follow an encoder with embedding_ngram={ngram}"
+
+
 def _invalid_heads(config: EncoderConfig) -> Iterator[str]:
     if config.pooling == "late" and config.classifier_dense == "pooler":
         yield "pooling=late scores every token: set classifier_dense to own or none"
@@ -483,10 +528,16 @@ def _invalid_heads(config: EncoderConfig) -> Iterator[str]:
             f"mlm_head={config.mlm_head} compares hidden states with word embeddings: embedding_size must be None, not "
             f"{config.embedding_size}"
         )
-    if config.output_embedding_size is not None and (config.tie_word_embeddings or config.mlm_head not in WITH_DENSE):
+    size = config.output_embedding_size
+    if size is not None and config.mlm_head not in WITH_DENSE:
         yield (
-            f"output_embedding_size={config.output_embedding_size} is the width of a table of the masked-token head, "
-            f"which needs tie_word_embeddings=false and mlm_head={' or '.join(WITH_DENSE)}"
+            f"output_embedding_size={size} is the width of a table of the masked-token head, which needs "
+            f"mlm_head={' or '.join(WITH_DENSE)}"
+        )
+    if size is not None and config.tie_word_embeddings and size <= config.embedding_dim:
+        yield (
+            f"output_embedding_size={size} must be more than the width {config.embedding_dim} of the word table, or "
+            "tie_word_embeddings=false"
         )
     if config.enhanced_decoder and (config.norm_placement != "post" or config.num_layers < 2):
         yield "enhanced_decoder needs norm_placement=post and at least two layers"

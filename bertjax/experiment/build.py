@@ -377,7 +377,7 @@ def padded_params(params: Params, config: EncoderConfig) -> Params:
     return _map_vocabulary(params, pad)
 
 
-HAS_VOCABULARY = re.compile(r"(.*/)?(word_embeddings/(embedding|delta)|mlm_head/table|(mlm|span)_head/bias)")
+HAS_VOCABULARY = re.compile(r"(.*/)?(word_embeddings/(embedding|delta)|mlm_head/(further_)?table|(mlm|span)_head/bias)")
 """Paths of the parameters whose first axis is the vocabulary."""
 
 

@@ -20,7 +20,8 @@ from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.models.model import abstract_params
 from bertjax.types import Params
 
-_WIDTHS = ("hidden_size", "num_heads", "num_key_value_heads", "intermediate_size")
+_WIDTHS = ("hidden_size", "num_heads", "num_key_value_heads", "intermediate_size", "embedding_size")
+_PARTS = ("attention_groups", "feed_forward_groups", "bottleneck_size", "embedding_ngram")
 GROWING = ("num_layers", "hidden_size", "num_key_value_heads", "num_heads", "intermediate_size", "embedding_size")
 """Fields of `EncoderConfig` that may be larger than those of the source."""
 _OUTPUTS = ("attention/output/", "feed_forward/output/", "adapter/output/")
@@ -184,10 +185,11 @@ def _require_growth(old: EncoderConfig, new: EncoderConfig, how: str) -> None:
     computed = new.attention_position == "relative" or new.position_embedding in ("sinusoidal", "fairseq")
     if computed and old.hidden_size != new.hidden_size:
         raise UserError(f"init_growth={how}: positions of another width are computed, not copied; keep hidden_size")
-    grouped = [key for key in ("attention_groups", "feed_forward_groups") if getattr(new, key) > 1]
-    if grouped and any(getattr(old, name) != getattr(new, name) for name in _WIDTHS):
+    parts = [key for key in _PARTS if (getattr(new, key) or 1) > 1]
+    parts += ["output_embedding_size"] if new.tie_word_embeddings and new.output_embedding_size is not None else []
+    if parts and any(getattr(old, name) != getattr(new, name) for name in _WIDTHS):
         raise UserError(
-            f"init_growth={how}: with {grouped[0]} only num_layers can grow: a wider group reads other channels"
+            f"init_growth={how}: with {parts[0]} only num_layers can grow: copied units would be in other parts"
         )
     if new.depth_weighted_average and old.num_layers != new.num_layers:
         raise UserError(f"init_growth={how}: with depth_weighted_average every layer has weights of all before it")

@@ -213,11 +213,14 @@ def smaller_config(config: EncoderConfig, layers: int, counts: Mapping[str, int]
         layers: its layers that stay.
         counts: by field of `UNITS`, the units of every layer that stay.
     """
-    for field, key in (("num_heads", "attention_groups"), ("intermediate_size", "feed_forward_groups")):
+    parts = {
+        "attention_groups": "num_heads",
+        "feed_forward_groups": "intermediate_size",
+        "num_feedforward_networks": "intermediate_size",
+    }
+    for key, field in parts.items():
         if field in counts and getattr(config, key) > 1:
-            raise UserError(
-                f"{field} cannot be pruned: with {key}={getattr(config, key)} every group has its own share"
-            )
+            raise UserError(f"{field} cannot be pruned: with {key}={getattr(config, key)} each has its own share")
     if config.depth_weighted_average and layers != config.num_layers:
         raise UserError("layers cannot be removed: with depth_weighted_average each has weights of all before it")
     changes: dict[str, Any] = dict(counts, num_layers=layers)

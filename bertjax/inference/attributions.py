@@ -253,6 +253,8 @@ def require_rollout(readout: Readout) -> None:
         reason = "a convolution follows the first layer"
     elif config.dynamic_conv_kernel_size:
         reason = "a convolution mixes neighboring tokens in every head"
+    elif config.embedding_ngram not in (None, 1):
+        reason = f"a token reads the embeddings of {config.embedding_ngram}"
     elif config.inner_layers > 1:
         reason = f"each of model.num_groups has inner_layers={config.inner_layers}"
     elif config.enhanced_decoder and readout.head == "mlm":

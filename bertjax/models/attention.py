@@ -17,7 +17,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, Norm, activation, einsum, make_norm, recompute, soft_cap
+from bertjax.models.linear import Key, Linear, Norm, Projection, activation, einsum, make_norm, recompute, soft_cap
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
 from bertjax.models.pallas.attention import pallas_attention
 from bertjax.models.rope import rotate
@@ -84,9 +84,12 @@ class Attention(nnx.Module):
     @classmethod
     def matmul_weights(cls, config: EncoderConfig) -> int:
         """Returns the number of weights that every token is multiplied with, for counting FLOPs."""
-        read = (config.num_heads + 2 * config.kv_heads) * config.head_dim // config.attention_groups
+        shared, inner = config.kv_heads * config.head_dim, config.num_heads * config.head_dim
+        width, values = config.layer_width, config.hidden_size if config.attention_bottleneck else config.layer_width
+        read = (width * (inner + shared) + values * shared) // config.attention_groups
         result = config.num_heads * config.head_output * (2 if config.attention_gate else 1)
-        return config.hidden_size * (read + result) + convolution_weights(config)
+        projection = config.hidden_size * width if config.attention_bottleneck else 0
+        return read + width * result + projection + convolution_weights(config)
 
     @classmethod
     def key_matmuls(cls, config: EncoderConfig) -> int:
@@ -95,13 +98,15 @@ class Attention(nnx.Module):
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True, source_size: int | None = None):
         self.settings: Any = attention_settings(config)
-        width, inner, bias = config.hidden_size, config.num_heads * config.head_dim, config.attention_bias
+        width, inner, bias = config.layer_width, config.num_heads * config.head_dim, config.attention_bias
         shared = config.kv_heads * config.head_dim
         groups = config.attention_groups if source_size is None else 1  # cross-attention is dense
         self.query = Linear(width, inner, config, rngs, bias != "none", groups=groups)
+        projects = source_size is None and config.attention_bottleneck
         source_size = width if source_size is None else source_size
+        value_size = config.hidden_size if projects else source_size
         self.key = Linear(source_size, shared, config, rngs, bias in ("all", "query_key_value"), groups=groups)
-        self.value = Linear(source_size, shared, config, rngs, bias != "none", groups=groups)
+        self.value = Linear(value_size, shared, config, rngs, bias != "none", groups=groups)
         if self.projects_positions:
             self.position = Linear(width, inner, config, rngs, bias != "none")
         output_bias = bias in ("all", "query_value")
@@ -118,6 +123,7 @@ class Attention(nnx.Module):
         sizes = (config.head_dim, config.head_dim) if each else (inner, shared)
         query_norm, key_norm = (make_norm(size, config, rngs, each) if config.qk_norm else None for size in sizes)
         self.query_norm, self.key_norm, self.config = query_norm, key_norm, config
+        self.bottleneck = Projection(config.hidden_size, width, config, rngs) if projects else None
 
     def init_score_parameters(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
         """Draws further parameters, between the output projection and the norm."""
@@ -125,7 +131,7 @@ class Attention(nnx.Module):
     @jax.named_scope("attention")
     def __call__(
         self, x: Hidden, context: AttentionContext, key: Key | None, source: Source | KeyValues | None = None
-    ) -> Hidden:
+    ) -> Float[Array, "B S W"]:
         """Computes the attention block without norm and residual.
 
         Args:
@@ -134,7 +140,7 @@ class Attention(nnx.Module):
             key: key of the dropout; None = no dropout.
             source: hidden states of keys and values [B, K, D2], or what `key_values` made of them; None = `x`.
         """
-        query = self.query(x)
+        query = self.query(self._narrow(x))
         q, k, v = self.project(query, x if source is None else source, context)
         heads = self.attend(q, k, v, context, key)
         if self.convolution is not None:
@@ -164,11 +170,15 @@ class Attention(nnx.Module):
 
     def key_values(self, source: Source, context: AttentionContext) -> KeyValues:
         """Returns the keys and values of hidden states, which `__call__` takes as `source`. Args: as there."""
-        k = self.normed_heads(self.key(source), self.key_norm)
+        k = self.normed_heads(self.key(self._narrow(source)), self.key_norm)
         k = k if context.rotation is None else rotate(k, context.rotation)
         v = self.split_heads(self.value(source))
         rotated = context.rotation is not None and self.config.rotary_value
         return KeyValues(k, rotate(v, context.rotation) if rotated else v)
+
+    def _narrow(self, x: Source) -> Float[Array, "B K W"]:
+        """Returns what queries and keys read."""
+        return x if self.bottleneck is None else self.bottleneck(x)
 
     def normed_heads(self, x: Float[Array, "*b A"], norm: Norm | None) -> Float[Array, "*b M H"]:
         """Splits queries or keys into heads, and norms them before or after that."""

@@ -23,7 +23,8 @@ class Embeddings(nnx.Module):
     """word (+ position) (+ token type) -> norm -> dropout -> projection to the hidden size, each where configured.
 
     The order is BERT's and ALBERT's (google-research/albert:modeling.py); `embedding_norm="after"` norms after the
-    projection (microsoft/DeBERTa:DeBERTa/deberta/bert.py), "words" before positions and types are added.
+    projection (microsoft/DeBERTa:DeBERTa/deberta/bert.py), "words" before positions and types are added. With
+    `embedding_ngram` words are projected before that, a token with its neighbors.
 
     Args:
         config: architecture.
@@ -32,16 +33,17 @@ class Embeddings(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, words: bool = True):
-        def table(size: int) -> nnx.Embed:
-            return nnx.Embed(size, config.embedding_dim, embedding_init=initializer(config), rngs=rngs)
+        def table(size: int, width: int = config.position_dim) -> nnx.Embed:
+            return nnx.Embed(size, width, embedding_init=initializer(config), rngs=rngs)
 
         num_positions = config.position_offset + config.max_position_embeddings
-        self.word_embeddings = table(config.table_size) if words else None
+        self.word_embeddings = table(config.table_size, config.embedding_dim) if words else None
         self.position_embeddings = table(num_positions) if config.position_embedding == "learned" else None
         self.token_type_embeddings = table(config.type_vocab_size) if config.type_vocab_size else None
         norm_size = config.hidden_size if config.embedding_norm == "after" else config.embedding_dim
         self.norm = make_norm(norm_size, config, rngs) if config.embedding_norm != "none" else None
-        sizes, bias = (config.embedding_dim, config.hidden_size), config.embedding_projection_bias
+        read = config.embedding_dim * (config.embedding_ngram or 1)
+        sizes, bias = (read, config.hidden_size), config.embedding_projection_bias
         self.projection = Linear(*sizes, config, rngs, bias) if config.embedding_size is not None else None
         self.config = config
 
@@ -59,7 +61,7 @@ class Embeddings(nnx.Module):
 
         Args:
             input_ids, position_ids, token_type_ids: as in `types.Batch`.
-            segment_ids: needed only by models that embed padding as zero, or scale embeddings by example.
+            segment_ids: needed only by models that embed padding as zero, or scale or join embeddings by example.
             key: key of the dropout; None = no dropout.
             inputs_embeds: rows that replace those of the word table [B, S, E]; None = the rows of `input_ids`.
         """
@@ -68,12 +70,12 @@ class Embeddings(nnx.Module):
         x = self.look_up(input_ids) if inputs_embeds is None else inputs_embeds
         if config.token_dropout:
             x = drop_tokens(x, input_ids == config.mask_token_id, segment_ids)
-        x = self._sum(x, position_ids, token_type_ids)
+        x = self._sum(x, position_ids, token_type_ids, segment_ids)
         if norm is not None and config.embedding_norm == "before":
             x = norm(x)
         if not norm_after:
             x = dropout(x, config.rate("embedding_dropout"), key)
-        if self.projection is not None:
+        if self.projection is not None and config.embedding_ngram is None:
             x = self.projection(x)
         if norm is not None and norm_after:
             x = norm(x)
@@ -91,10 +93,14 @@ class Embeddings(nnx.Module):
         """Returns the rows of the word table."""
         return jnp.take(unshard_table(self.word_table), input_ids, axis=0)
 
-    def _sum(self, x: Array, position_ids: Array, token_type_ids: Array) -> Array:
+    def _sum(self, x: Array, position_ids: Array, token_type_ids: Array, segment_ids: Array | None) -> Array:
         config = self.config
         if config.embedding_scale:
             x = x * math.sqrt(config.embedding_dim)
+        if config.embedding_ngram is not None and self.projection is not None:
+            examples = jnp.ones(x.shape[:2], jnp.int32) if segment_ids is None else segment_ids
+            # The next token comes first (google-research/mobilebert: modeling.py).
+            x = self.projection(jnp.concatenate([*neighbors(x, examples, config.embedding_ngram)][::-1], axis=-1))
         if self.norm is not None and config.embedding_norm == "words":
             x = self.norm(x)
         if self.position_embeddings is not None:

@@ -18,15 +18,15 @@ from bertjax.models.mesh import shard_batch, unshard_table
 
 
 class Pooler(nnx.Module):
-    """act(dense(summary token)); tanh in BERT."""
+    """act(dense(summary token)); tanh in BERT, no layer with `pooler_act="none"`."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        self.dense = Linear(config.hidden_size, config.hidden_size, config, rngs)
-        self.act = config.pooler_act
+        size, self.act = config.hidden_size, config.pooler_act
+        self.dense = None if self.act == "none" else Linear(size, size, config, rngs)
 
     @jax.named_scope("head")
     def __call__(self, summary: Float[Array, "*b D"]) -> Float[Array, "*b D"]:
-        return activation(self.act)(self.dense(summary))
+        return summary if self.dense is None else activation(self.act)(self.dense(summary))
 
 
 class MlmHead(nnx.Module):
@@ -34,7 +34,7 @@ class MlmHead(nnx.Module):
 
     `mlm_head="two_layers"` has a second dense layer and activation in place of the norm (UltraBERT), "bias" only the
     scores and the bias (XLNet), "tied" only the scores (GPT-2). Without `tie_word_embeddings` the scores are against a
-    table of the head.
+    table of the head; with a wider output a table of the head is next to the word embeddings (MobileBERT).
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
@@ -45,10 +45,13 @@ class MlmHead(nnx.Module):
         layers = [Linear(*each, config, rngs, bias) for each in sizes]
         self.dense = layers[0] if layers else None
         self.second = layers[1] if len(layers) > 1 else None
-        self.norm = make_norm(size, config, rngs) if kind == "transform" else None
+        normed = dataclasses.replace(config, norm_type="layer_norm") if config.norm_type == "affine" else config
+        self.norm = make_norm(size, normed, rngs) if kind == "transform" else None
         self.bias = nnx.Param(jnp.zeros((config.table_size,), jnp.float32)) if has_bias else None
-        draw = functools.partial(initializer(config), shape=(config.table_size, size), dtype=jnp.float32)
-        self.table = None if config.tie_word_embeddings else nnx.Param(draw(rngs.params()))
+        tied, draw = config.tie_word_embeddings, functools.partial(initializer(config), dtype=jnp.float32)
+        self.table = None if tied else nnx.Param(draw(rngs.params(), (config.table_size, size)))
+        further = (config.table_size, size - config.embedding_dim)
+        self.further_table = nnx.Param(draw(rngs.params(), further)) if tied and further[1] else None
         self.config = config
 
     @jax.named_scope("head")
@@ -60,7 +63,10 @@ class MlmHead(nnx.Module):
         hidden = hidden if self.norm is None else self.norm(hidden)
         if self.config.scale_logits:
             hidden = hidden / math.sqrt(hidden.shape[-1])
-        return tied_logits(hidden, table if self.table is None else self.table[...], self.bias, self.config)
+        table = table if self.table is None else self.table[...]
+        if self.further_table is not None:
+            table = jnp.concatenate([table, self.further_table[...]], axis=1)
+        return tied_logits(hidden, table, self.bias, self.config)
 
 
 @jax.named_scope("head")

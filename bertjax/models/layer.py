@@ -20,6 +20,7 @@ from bertjax.models.linear import (
     LayerNorm,
     Linear,
     Norm,
+    Projection,
     activation,
     leave_out_bias,
     make_norm,
@@ -57,12 +58,12 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        sizes, bias = (config.hidden_size, config.intermediate_size), config.feed_forward_bias
+        sizes, bias = (config.layer_width, config.intermediate_size), config.feed_forward_bias
         inner_bias, groups = bias and config.feed_forward_inner_bias, config.feed_forward_groups
         self.gate = Linear(*sizes, config, rngs, inner_bias, groups=groups) if config.feed_forward == "glu" else None
         self.intermediate = Linear(*sizes, config, rngs, inner_bias, groups=groups)
         self.output = Linear(*sizes[::-1], config, rngs, bias, residual_output=True, groups=groups)
-        self.norm = make_norm(config.hidden_size, config, rngs)
+        self.norm = make_norm(config.layer_width, config, rngs)
         sandwich, inner = config.norm_placement == "sandwich", config.norm_placement in ("normformer", "sub")
         self.output_norm = make_norm(config.hidden_size, config, rngs) if sandwich else None
         self.inner_norm = make_norm(config.intermediate_size, config, rngs) if inner else None
@@ -99,13 +100,18 @@ class Layer(nnx.Module):
 
     "sandwich" is pre-norm with a norm of each block's output, "normformer" with a norm of attention's output and one in
     the feed-forward block; with "parallel" all blocks read the same x. A decoder has cross-attention as a block between
-    the two.
+    the two. With a bottleneck (MobileBERT) the blocks have their own width, and the ends their own projections.
     `attention_norm=False` leaves out the norm before the attention, as in ModernBERT's first layer.
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, attention_norm: bool = True):
         self.attention = attention_class(config)(config, rngs, attention_norm)
         self.feed_forward = FeedForward(config, rngs)
+        for number in range(1, config.num_feedforward_networks):
+            setattr(self, f"feed_forward_{number}", FeedForward(config, rngs))
+        ends, narrow = (config.hidden_size, config.layer_width), config.bottleneck_size is not None
+        self.bottleneck = Projection(*ends, config, rngs) if narrow else None
+        self.expansion = Projection(*ends[::-1], config, rngs) if narrow else None
         self.adapter = None if config.adapter_size is None else Adapter(config, config.adapter_size, rngs)
         self.cross_attention = None if config.cross_attention_hidden_size is None else CrossAttention(config, rngs)
         self.config = config
@@ -134,18 +140,24 @@ class Layer(nnx.Module):
         keys = (None,) * 4 if key is None else jax.random.split(key, 4)
         attention_rate = self.config.rate("attention_output_dropout")
         feed_forward_rate = self.config.rate("feed_forward_dropout")
+        if source is not None and not isinstance(source, KeyValues):
+            source = self._pre_norm(source)
+        attend = functools.partial(self.attention, self._pre_norm(x), context, keys[0], source)
         if self.config.norm_placement == "post":
-            attend = functools.partial(self.attention, x, context, keys[0], source)
+            layer_input, x = x, x if self.bottleneck is None else self.bottleneck(x)
             x, _ = self._add(x, self.attention, attend, self.attention.norm, attention_rate, keys[1])
             if self.cross_attention is not None:
                 assert self.cross_attention.norm is not None
                 x = self.cross_attention.norm(x + self._attend_to_encoder(x, cross, key))
-            feed = functools.partial(self.feed_forward, x, keys[3])
-            x, _ = self._add(x, self.feed_forward, feed, self.feed_forward.norm, feed_forward_rate, keys[2])
+            for number, block in enumerate(self.feed_forwards):
+                inner, outer = (_fold_in(each, number) for each in (keys[3], keys[2]))
+                feed = functools.partial(block, x, inner)
+                x, _ = self._add(x, block, feed, block.norm, feed_forward_rate, outer)
+            if self.expansion is not None:
+                last_key = _fold_in(keys[2], self.config.num_feedforward_networks)
+                x = dropout(self.expansion.dense(x), self.config.hidden_dropout, last_key)
+                return self.expansion.norm(layer_input + x)
             return self._adapt(x, feed_forward_rate, key)
-        if source is not None and not isinstance(source, KeyValues):
-            source = self._pre_norm(source)
-        attend = functools.partial(self.attention, self._pre_norm(x), context, keys[0], source)
         parallel = self.config.norm_placement == "parallel"
         if parallel or self.cross_attention is not None or average is not None:
             attended = x + dropout(_normed(self.attention, attend()), attention_rate, keys[1])
@@ -158,6 +170,12 @@ class Layer(nnx.Module):
         added = _normed(self.feed_forward, self.feed_forward(normed, keys[3]))
         x = self._adapt(attended + dropout(added, feed_forward_rate, keys[2]), feed_forward_rate, key)
         return x if average is None else average(x)
+
+    @property
+    def feed_forwards(self) -> list[FeedForward]:
+        """The feed-forward blocks, in the order in which they run."""
+        others = range(1, self.config.num_feedforward_networks)
+        return [self.feed_forward, *(getattr(self, f"feed_forward_{number}") for number in others)]
 
     def _adapt(self, x: Hidden, rate: float, key: Key | None) -> Hidden:
         """Adds the adapter; with post-norm the sum has the norm of the feed-forward block. Args: as of `dropout`."""
@@ -236,8 +254,14 @@ class Layer(nnx.Module):
 
     def _pre_norm(self, x: Array) -> Array:
         """Returns the input of the attention block."""
+        if self.bottleneck is not None:
+            return self.bottleneck(x) if self.config.use_bottleneck_attention else x
         norm = None if self.config.norm_placement == "post" else self.attention.norm
         return x if norm is None else norm(x)
+
+
+def _fold_in(key: Key | None, number: int) -> Key | None:
+    return key if key is None or number == 0 else jax.random.fold_in(key, number)
 
 
 def _normed(block: Attention | FeedForward, output: Hidden) -> Hidden:

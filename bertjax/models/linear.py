@@ -104,6 +104,15 @@ class RMSNorm(nnx.RMSNorm):
         return normalize(x, norm_factors(self), None, False, self.epsilon, self.dtype)
 
 
+class Affine(LayerNorm):
+    """Scale and bias without statistics (MobileBERT's NoNorm, arXiv:2004.02984, section 3.3)."""
+
+    def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
+        axes = range(x.ndim - 1)
+        out = x.astype(jnp.float32) * jnp.expand_dims(norm_factors(self), axes)
+        return (out if self.bias is None else out + jnp.expand_dims(self.bias[...], axes)).astype(self.dtype)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def normalize(
     x: Float[Array, "*b D"], scale: Float[Array, "D"], bias: Array | None, centered: bool, epsilon: float, dtype: Any
@@ -333,6 +342,17 @@ class Linear(nnx.Module):
         return add_bias(out, self.bias[...])
 
 
+class Projection(nnx.Module):
+    """norm(dense(x)), or norm(dense(x) + residual), the ends of a bottleneck (MobileBERT). Args: as of `Linear`."""
+
+    def __init__(self, in_size: int, out_size: int, config: EncoderConfig, rngs: nnx.Rngs):
+        self.dense = Linear(in_size, out_size, config, rngs)
+        self.norm = make_norm(out_size, config, rngs)
+
+    def __call__(self, x: Float[Array, "*b I"]) -> Float[Array, "*b O"]:
+        return self.norm(self.dense(x))
+
+
 def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs, bias: bool = True) -> Norm:
     """Returns a norm, with two-pass variance: the one-pass form loses digits that Hugging Face's keeps.
 
@@ -349,7 +369,8 @@ def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs, bias: bool = Tru
     if config.norm_type == "rms_norm":
         norm: Norm = RMSNorm(size, **options, rngs=rngs)
     else:
-        norm = LayerNorm(size, **options, use_bias=config.norm_bias and bias, use_fast_variance=False, rngs=rngs)
+        kind = Affine if config.norm_type == "affine" else LayerNorm
+        norm = kind(size, **options, use_bias=config.norm_bias and bias, use_fast_variance=False, rngs=rngs)
     norm.zero_centered = config.norm_zero_centered
     return norm
 

@@ -32,7 +32,7 @@ def sinusoids(positions: Int[Array, "*p"], size: int) -> Float[Array, "*p size"]
 
 def absolute_sinusoids(config: EncoderConfig, positions: Int[Array, "*p"]) -> Float[Array, "*p size"]:
     """Returns the sinusoids of positions from 0, which a model adds to its embeddings; -1: padding."""
-    size = config.embedding_dim
+    size = config.position_dim
     if config.position_embedding == "sinusoidal":
         return sinusoids(positions, size)
     waves = _waves(positions + config.position_offset, closed_frequencies(size), jnp.sin, jnp.cos)

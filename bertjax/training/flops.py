@@ -50,11 +50,11 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     """Returns the model FLOPs per real token, forward and backward, without recomputation.
 
     6 [W + r (D E + E V)] + 12 N H (sum over layers of s): W the weights of the matrices that a token meets (attention,
-    feed-forward, adapters, projection of the embeddings), r the share of predicted tokens, E the width of the word
-    table, V the padded vocabulary, s the mean number of keys that a token attends to (a local layer's window at most).
-    Every relative term of the scores counts as one more matmul over s. Cross-attention counts as if the source had as
-    many tokens per sequence and as many keys per token as the target. Embedding look-ups, norms, softmax and the
-    optimizer are not counted.
+    feed-forward, adapters, bottlenecks, projection of the embeddings), r the share of predicted tokens, E the width of
+    the word table, V the padded vocabulary, s the mean number of keys that a token attends to (a local layer's window
+    at most). Every relative term of the scores counts as one more matmul over s. Cross-attention counts as if the
+    source had as many tokens per sequence and as many keys per token as the target. Embedding look-ups, norms, softmax
+    and the optimizer are not counted.
 
     Args:
         config: Network.
@@ -62,11 +62,12 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
         keys_per_token: Mean number of keys of a global layer.
     """
     width, attention = config.hidden_size, attention_class(config)
-    inside = width * config.intermediate_size // config.feed_forward_groups
-    matrices = attention.matmul_weights(config) + (3 if config.feed_forward == "glu" else 2) * inside
-    matrices += 2 * width * (config.adapter_size or 0)
+    inside = config.layer_width * config.intermediate_size // config.feed_forward_groups
+    inside *= (3 if config.feed_forward == "glu" else 2) * config.num_feedforward_networks
+    matrices = attention.matmul_weights(config) + inside
+    matrices += 2 * width * ((config.adapter_size or 0) + (config.bottleneck_size or 0))
     weights = config.num_layers * config.inner_layers * matrices
-    weights += 0 if config.embedding_size is None else width * config.embedding_size
+    weights += 0 if config.embedding_size is None else width * config.embedding_size * (config.embedding_ngram or 1)
     weights += width * config.num_layers * (2 * config.num_layers + 3) if config.depth_weighted_average else 0
     head = config.output_embedding_dim * config.table_size
     inner = config.prediction_head_size or width
@@ -81,7 +82,8 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     over_keys = attention.key_matmuls(config) * config.inner_layers * config.num_heads * config.head_dim * keys
     if config.cross_attention_hidden_size is not None:
         heads, blocks = config.num_heads * config.head_dim, config.num_layers * config.inner_layers
-        crossed = 2 * heads * width + 2 * config.kv_heads * config.head_dim * config.cross_attention_hidden_size
+        read = config.kv_heads * config.head_dim * config.cross_attention_hidden_size
+        crossed = 2 * (heads * config.layer_width + read)
         weights += blocks * crossed
         over_keys += 2 * blocks * heads * keys_per_token
     decoder = 0.0 if config.decoder_layers is None else flops_per_token(config.decoder_config(), 0.0, keys_per_token)

@@ -30,11 +30,11 @@ RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     (r".*/attention/convolution/(key|value)/kernel", ("fsdp", "tensor")),
     (r".*/attention/convolution/(key|value)/bias", ("tensor",)),
     (r".*/attention/convolution/weights/kernel", ("tensor", "fsdp")),
-    (r".*/(feed_forward|adapter)/(intermediate|gate)/kernel", ("fsdp", "tensor")),
-    (r".*/(feed_forward|adapter)/(intermediate|gate)/bias", ("tensor",)),
-    (r".*/(feed_forward|adapter)/output/kernel", ("tensor", "fsdp")),
+    (r".*/(feed_forward(_\d+)?|adapter)/(intermediate|gate)/kernel", ("fsdp", "tensor")),
+    (r".*/(feed_forward(_\d+)?|adapter)/(intermediate|gate)/bias", ("tensor",)),
+    (r".*/(feed_forward(_\d+)?|adapter)/output/kernel", ("tensor", "fsdp")),
     (r".*/dense/kernel", ("fsdp", None)),
-    (r"(.*/)?mlm_head/table", (("tensor", "fsdp"), None)),
+    (r"(.*/)?mlm_head/(further_)?table", (("tensor", "fsdp"), None)),
     (r"(.*/)?mlm_head/bias", ("tensor",)),
     (r".*", ()),  # replicated
 ]

@@ -32,6 +32,7 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"gpt-bert-small", 8_192, "GPT-BERT", "arXiv:2410.24159"),
     (r"gpt-bert-base", 16_384, "GPT-BERT", "arXiv:2410.24159"),
     (r"convbert-", 30_522, "ConvBERT", "arXiv:2008.02496"),
+    (r"mobilebert", 30_522, "MobileBERT", "arXiv:2004.02984"),
     (r"xmod-", 250_002, "X-MOD", "arXiv:2205.06266"),
     (r"camembert-", None, "CamemBERT", "arXiv:1911.03894"),
     (r"data2vec-text-", 50_265, "data2vec", "arXiv:2202.03555"),

@@ -53,6 +53,7 @@ class Case:
         calls: further calls.
         eos_id: id of the last real token of every row, which is drawn nowhere else; None = no such token.
         written_as: (beginning of a class, another): bertjax writes the class with that beginning instead.
+        zero_pad: the row of padding in the word table is zero, as `transformers` draws it.
     """
 
     family: str
@@ -72,6 +73,7 @@ class Case:
     calls: tuple[ExtraCall, ...] = ()
     eos_id: int | None = None
     written_as: tuple[str, str] = ("", "")
+    zero_pad: bool = False
 
     @property
     def paddings(self) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def _theirs_to_ours(case: Case, model_class: str, scratch: Path) -> Differences:
 def _ours_to_theirs(case: Case, model_class: str, scratch: Path) -> Differences:
     """bertjax saves, `transformers` loads and saves again: the same names, tensors and config."""
     random_transformers_model(case, model_class).save_pretrained(scratch / "sample")
-    _save_random(load_pretrained(scratch / "sample"), scratch / "ours")
+    _save_random(load_pretrained(scratch / "sample"), scratch / "ours", case.zero_pad)
     architectures = json.loads((scratch / "ours" / "config.json").read_text())["architectures"]
     expected = model_class.replace(*case.written_as, 1)
     if architectures != [expected]:
@@ -155,7 +155,7 @@ def _ours_to_theirs(case: Case, model_class: str, scratch: Path) -> Differences:
     yield from _differences(case, load_pretrained(scratch / "ours"), loaded.eval())
 
 
-def _save_random(sample: PretrainedModel | PretrainedEncoderDecoder, folder: Path) -> None:
+def _save_random(sample: PretrainedModel | PretrainedEncoderDecoder, folder: Path, zero_pad: bool = False) -> None:
     """Saves a model of the same config with random parameters and a padded vocabulary."""
 
     def padded(config: EncoderConfig) -> EncoderConfig:
@@ -163,7 +163,11 @@ def _save_random(sample: PretrainedModel | PretrainedEncoderDecoder, folder: Pat
 
     if isinstance(sample, PretrainedModel):
         config = padded(sample.config)
-        save_pretrained(folder, random_params(config, sample.heads), config, heads=sample.heads)
+        params = random_params(config, sample.heads)
+        if zero_pad:
+            words = params["encoder"]["embeddings"]["word_embeddings"]
+            words["embedding"] = words["embedding"].at[config.pad_token_id].set(0.0)
+        save_pretrained(folder, params, config, heads=sample.heads)
         return
     encoder, decoder = padded(sample.config.encoder), padded(sample.config.decoder)
     pair = dataclasses.replace(sample.config, encoder=encoder, decoder=decoder)
@@ -187,6 +191,8 @@ def random_transformers_model(case: Case, model_class: str, seed: int = 0) -> An
         biases = [buffer for name, buffer in model.named_buffers() if name == "final_logits_bias"]
         for parameter in (*(each for each in model.parameters() if each.requires_grad), *biases):
             parameter.add_(torch.randn_like(parameter) * 0.08)
+        if case.zero_pad:
+            model.get_input_embeddings().weight[config.pad_token_id] = 0.0
     return model
 
 

@@ -69,7 +69,8 @@ def render(measurements: Sequence[Measurement], versions: Mapping[str, str]) -> 
     parts = [
         "# The same numbers as `transformers`",
         f"Made by `scripts/parity_table.py` with {heading}.",
-        "Random models of unusual sizes in float32, every parameter drawn at random, padded and unpadded rows; "
+        "Random models of unusual sizes in float32, every parameter drawn at random (but MobileBERT's row of padding, "
+        "which is zero), padded and unpadded rows; "
         "`scripts/parity/families` has the cases. *Read*: `transformers` saves a folder, `load_pretrained` reads it. "
         "*Written*: `save_pretrained` writes a folder, `transformers` loads it without a missing, unexpected or "
         "misshapen tensor and saves it again under the same names. The largest absolute difference is shown, of every "

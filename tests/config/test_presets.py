@@ -152,6 +152,8 @@ OTHERS = [
     ("squeezebert", 30_522, ("pooler",), 51_089_664),
     ("splinter-base", 30_522, ("question_answering",), 112_439_808),
     ("splinter-base", 30_522, (), 108_891_648),
+    ("mobilebert", 30_522, ("pooler", "mlm", "pair"), 36_860_220),
+    ("mobilebert", 30_522, ("pooler",), 24_844_544),
     ("xlm-en-2048", 30_145, ("mlm",), 667_119_041),
     ("flaubert-base", 68_729, ("mlm",), 138_301_817),
     ("gpt2", 50257, ("mlm",), 124_439_808),

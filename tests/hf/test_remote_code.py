@@ -65,6 +65,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "head_size": (None, 10),
     "intermediate_size": (20,),
     "adapter_size": (None, 6),
+    "bottleneck_size": (None, 12),
+    "num_feedforward_networks": (1, 3),
+    "embedding_ngram": (None, 1, 3),
     "attention_groups": (1, 2),
     "feed_forward_groups": (1, 4),
     "adapter_language": (None, "de_DE"),
@@ -93,7 +96,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "conv_act": ("gelu", "tanh"),
     "attention_gate": (None, "gelu", "silu"),
     "dynamic_conv_kernel_size": (0, 5),
-    "pooler_act": ("tanh", "silu"),
+    "pooler_act": ("tanh", "silu", "none"),
     "classifier_act": ("tanh", "relu"),
     "local_attention": (0, 4),
     "global_attn_every_n_layers": (1, 2, 0),
@@ -140,9 +143,13 @@ def draw_config(seed: int) -> EncoderConfig | None:
     """Returns a random mixture; None if the draw cannot be built."""
     draw = random.Random(seed)
     values = {name: draw.choice(values_of(name)) for name in FIELDS if name not in UNDRAWN}
+    if values["norm_placement"] != "post" or values["adapter_size"] is not None:
+        values |= {"bottleneck_size": None, "num_feedforward_networks": 1}
+    if values["embedding_size"] is None or values["embedding_norm"] not in ("after", "none"):
+        values["embedding_ngram"] = None
     for name in ("rope_short_factors", "rope_long_factors"):  # one for every pair of a head
         values[name] = (*values[name], 6.0)[
-            : (values["head_size"] or values["hidden_size"] // values["num_heads"]) // 2
+            : (values["head_size"] or (values["bottleneck_size"] or values["hidden_size"]) // values["num_heads"]) // 2
         ]
     drawn = types.SimpleNamespace(**values)
     unread = [name for name in values if (read_if := FIELDS[name].read_if) is not None and not read_if(drawn)]
@@ -155,7 +162,7 @@ def draw_config(seed: int) -> EncoderConfig | None:
     if position == "relative":  # which has biases of its own
         values["attention_bias"] = "none"
     if values["mlm_head"] not in ("transform", "two_layers"):
-        values["embedding_size"] = None
+        values |= {"embedding_size": None, "embedding_ngram": None}
     if values["pooling"] == "last":
         values["rtd_head"] = "dense"  # "summary" reads the first token
     try:
@@ -192,7 +199,7 @@ def test_every_field_of_the_encoder_is_in_the_code() -> None:
     code = b"".join(native_format.code_files().values()).decode()
     read = set(re.findall(r"config\.(\w+)", code)) | set(re.findall(r'rate\("(\w+)"\)', code))
     read |= set(re.findall(r"self\.(\w+)", native_format.code_files()["configuration_bertjax.py"].decode()))
-    assert ours.keys() - read == {*UNREAD, "tie_word_embeddings"} & ours.keys()
+    assert ours.keys() - read == {*UNREAD} & ours.keys()
 
 
 def make_batch(config: EncoderConfig, seed: int) -> dict[str, np.ndarray]:

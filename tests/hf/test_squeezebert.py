@@ -61,7 +61,7 @@ def test_groups_save_weights_and_operations() -> None:
 def test_groups_neither_grow_nor_shrink() -> None:
     assert smaller_config(GROUPED, 1, {}).num_layers == 1
     for field, key in (("num_heads", "attention_groups=2"), ("intermediate_size", "feed_forward_groups=4")):
-        with pytest.raises(UserError, match=f"{field} cannot be pruned: with {key} every group has its own share"):
+        with pytest.raises(UserError, match=f"{field} cannot be pruned: with {key} each has its own share"):
             smaller_config(GROUPED, 2, {field: 2})
     _require_growth(GROUPED, dataclasses.replace(GROUPED, num_layers=4), "tile")
     with pytest.raises(UserError, match="with attention_groups only num_layers can grow"):

@@ -32,7 +32,8 @@ WITHOUT_BLANK = ("roberta", "gpt2", "modernbert")  # published tokenizers that p
 # AutoTokenizer makes a Qwen2Tokenizer of any folder of these, and so reads other tokenizers by other rules.
 FIXED_CLASS = ("qwen2",)
 AUTHORS_CODE = ("neobert",)  # whose classes are on the Hub alone
-SMALLER |= {"local_attention": 6, "num_key_value_heads": 1, "num_groups": 1}
+SMALLER |= {"local_attention": 6, "num_key_value_heads": 1, "num_groups": 1, "bottleneck_size": 8}
+SMALLER |= {"output_embedding_size": 16}
 
 
 def exported_tokenizer(export: Path) -> Any:

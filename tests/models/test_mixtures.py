@@ -43,6 +43,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "pre": {"norm_placement": "pre"},
         "pre-bare": {"norm_placement": "pre", "norm_bias": False},
         "post-rms": {"norm_type": "rms_norm"},
+        "affine": {"norm_type": "affine"},
         "sandwich-rms": {"norm_placement": "sandwich", "norm_type": "rms_norm", "norm_zero_centered": True},
         "parallel": {"norm_placement": "parallel"},
         "normformer": {"norm_placement": "normformer"},
@@ -53,7 +54,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "grouped": {"num_heads": 4, "num_key_value_heads": 2, "head_size": 6},
         "one": {"num_key_value_heads": 1, "qk_norm": True},
     },
-    "table": {"tied": {}, "untied": {"tie_word_embeddings": False}},
+    "table": {"tied": {}, "untied": {"tie_word_embeddings": False}, "wider": {"output_embedding_size": 20}},
     "first_norm": {"all": {}, "skipped": {"first_attention_norm": False}},
     "feed_forward": {
         "dense": {},
@@ -67,6 +68,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "after": {"embedding_size": 8, "embedding_norm": "after", "zero_pad_embeddings": True},
         "words": {"embedding_size": 8, "embedding_norm": "words"},
         "no-norm": {"embedding_norm": "none", "embedding_size": 8},
+        "trigram": {"embedding_norm": "after", "embedding_size": 8, "embedding_ngram": 3},
     },
     "types": {"two": {"type_vocab_size": 2}, "none": {"type_vocab_size": 0}},
     "sight": {
@@ -86,8 +88,12 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "groups": {"attention_groups": 2, "feed_forward_groups": 4},
         "span": {"dynamic_conv_kernel_size": 5},
         "average": {"depth_weighted_average": True},
+        "bottleneck": {"bottleneck_size": 8, "num_feedforward_networks": 2},
+        "narrow": {"bottleneck_size": 8, "use_bottleneck_attention": True},
     },
 }
+PRE = ("pre", "pre-bare", "sandwich-rms", "parallel", "normformer", "sub")
+DISTANCES = ("disentangled", "disentangled-linear", "relative")
 # Pairs that no model has, and the words of the message.
 REFUSED = {
     (("first_norm", "skipped"), ("norm", "post")): "first_attention_norm=false needs",
@@ -97,17 +103,33 @@ REFUSED = {
     (("extra", "convolution"), ("sharing", "groups")): "layer 0 must have parameters of its own",
     (("extra", "decoder"), ("sharing", "all")): "enhanced_decoder runs the last layer again",
     (("extra", "decoder"), ("sharing", "groups")): "enhanced_decoder runs the last layer again",
-    **{
-        (("extra", "decoder"), ("norm", norm)): "enhanced_decoder needs norm_placement=post"
-        for norm in ("pre", "pre-bare", "sandwich-rms", "parallel", "normformer", "sub")
-    },
+    **{(("extra", "decoder"), ("norm", norm)): "enhanced_decoder needs norm_placement=post" for norm in PRE},
     **{
         (("extra", "average"), pair): "depth_weighted_average needs norms before"
-        for pair in (("norm", "post"), ("norm", "post-rms"), ("norm", "parallel"), ("sharing", "all"))
+        for pair in (
+            ("norm", "post"),
+            ("norm", "post-rms"),
+            ("norm", "affine"),
+            ("norm", "parallel"),
+            ("sharing", "all"),
+        )
     },
     (("extra", "average"), ("sharing", "groups")): "depth_weighted_average needs norms before",
     (("extra", "average"), ("relative", "relative")): "averages know one stream of blocks",
     (("first_norm", "skipped"), ("norm", "post-rms")): "first_attention_norm=false needs",
+    (("first_norm", "skipped"), ("norm", "affine")): "first_attention_norm=false needs",
+    **{
+        (("extra", extra), pair): words
+        for extra in ("bottleneck", "narrow")
+        for pair, words in {
+            **{("norm", norm): "needs norm_placement=post" for norm in PRE},
+            **{("relative", each): "the embeddings of distances" for each in DISTANCES},
+            ("first_norm", "skipped"): "first_attention_norm=false needs|needs norm_placement=post",
+        }.items()
+    },
+    (("factor", "trigram"), ("sight", "causal")): "sees the next token",
+    (("factor", "trigram"), ("sight", "causal-local")): "sees the next token",
+    (("factor", "trigram"), ("relative", "relative")): "sees the next token",
     (("extra", "decoder"), ("sight", "causal-local")): "causal models have none",
     (("extra", "convolution"), ("sight", "causal-local")): "sees the next token",
     (("bias", "query_key_value"), ("relative", "relative")): "relative scores have biases of their own",

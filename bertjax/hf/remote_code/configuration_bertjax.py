@@ -26,11 +26,14 @@ class BertjaxConfig(PretrainedConfig):
     num_key_value_heads: int | None = None
     head_size: int | None = None
     intermediate_size: int = 3072
+    bottleneck_size: int | None = None
+    use_bottleneck_attention: bool = False
     adapter_size: int | None = None
     adapter_language: str | None = None
     # embeddings
     embedding_size: int | None = None
     embedding_projection_bias: bool = True
+    embedding_ngram: int | None = None
     embedding_norm: str = "before"
     embedding_scale: bool = False
     zero_pad_embeddings: bool = False
@@ -94,6 +97,7 @@ class BertjaxConfig(PretrainedConfig):
     qk_norm: bool = False
     qk_norm_over: str = "head"
     feed_forward: str = "dense"
+    num_feedforward_networks: int = 1
     feed_forward_bias: bool = True
     feed_forward_inner_bias: bool = True
     feed_forward_groups: int = 1
@@ -147,7 +151,17 @@ class BertjaxConfig(PretrainedConfig):
     @property
     def head_dim(self) -> int:
         """Width of a head."""
-        return self.head_size or self.hidden_size // (self.num_heads * (2 if self.dynamic_conv_kernel_size else 1))
+        return self.head_size or self.layer_width // (self.num_heads * (2 if self.dynamic_conv_kernel_size else 1))
+
+    @property
+    def layer_width(self) -> int:
+        """Width of the blocks of a layer."""
+        return self.bottleneck_size or self.hidden_size
+
+    @property
+    def attention_bottleneck(self) -> bool:
+        """True where queries and keys read a projection of the input of a layer, and values that input."""
+        return self.bottleneck_size is not None and not self.use_bottleneck_attention
 
     @property
     def max_distance(self) -> int:

@@ -18,8 +18,9 @@ class BertjaxPooler(nn.Module):
 
     def __init__(self, config: BertjaxConfig):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.act = ACTIVATIONS[config.pooler_act]
+        has_layer = config.pooler_act != "none"
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if has_layer else nn.Identity()
+        self.act = ACTIVATIONS[config.pooler_act] if has_layer else nn.Identity()
 
     def forward(self, summary: Tensor) -> Tensor:
         """Returns the pooled vector of a summary [..., D]."""
@@ -39,9 +40,11 @@ class BertjaxMlmHead(nn.Module):
         inner = (config.prediction_head_size or config.hidden_size) if count == 2 else size
         self.dense = nn.Linear(config.hidden_size, inner, bias=config.head_dense_bias) if count else None
         self.second = nn.Linear(inner, size, bias=config.head_dense_bias) if count == 2 else None
-        self.norm = make_norm(config, size, count == 1)
+        self.norm = make_norm(config, size, count == 1, affine=False)
         has_bias = config.mlm_head != "tied" and config.mlm_bias
-        self.decoder = nn.Linear(size, config.vocab_size, bias=has_bias)
+        width = (config.embedding_size or config.hidden_size) if config.tie_word_embeddings else size
+        self.decoder = nn.Linear(width, config.vocab_size, bias=has_bias)
+        self.further_table = nn.Parameter(torch.zeros(config.vocab_size, size - width)) if size > width else None
         self.act = ACTIVATIONS[config.mlm_act or config.hidden_act]
         self.scale = size**-0.5 if config.scale_logits else 1.0
         self.cap = config.logit_soft_cap
@@ -51,7 +54,11 @@ class BertjaxMlmHead(nn.Module):
         for layer in (self.dense, self.second):
             hidden = hidden if layer is None else self.act(layer(hidden))
         hidden = self.norm(hidden)
-        return soft_cap(self.decoder(hidden * self.scale), self.cap)
+        hidden = hidden * self.scale
+        if self.further_table is None:
+            return soft_cap(self.decoder(hidden), self.cap)
+        first, further = hidden.split([self.decoder.in_features, self.further_table.shape[1]], dim=-1)
+        return soft_cap(self.decoder(first) + further @ self.further_table.T, self.cap)
 
 
 class BertjaxReplacedTokenHead(nn.Module):

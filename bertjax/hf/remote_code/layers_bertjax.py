@@ -45,6 +45,21 @@ class BertjaxZeroCenteredLayerNorm(nn.LayerNorm):
         return F.layer_norm(hidden, self.normalized_shape, 1.0 + self.weight, self.bias, self.eps)
 
 
+class BertjaxAffine(nn.Module):
+    """Multiplies and adds, without statistics (MobileBERT)."""
+
+    def __init__(self, size: int, has_bias: bool, zero_centered: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((size,), 0.0 if zero_centered else 1.0))
+        self.bias = nn.Parameter(torch.zeros(size)) if has_bias else None
+        self.added = float(zero_centered)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Returns the vectors [..., D]."""
+        hidden = hidden * (self.added + self.weight)
+        return hidden if self.bias is None else hidden + self.bias
+
+
 def soft_cap(scores: Tensor, cap: float | None) -> Tensor:
     """Returns scores whose size stays below `cap`; None = as they are."""
     return scores if cap is None else cap * torch.tanh(scores / cap)
@@ -55,6 +70,7 @@ def make_norm(
     size: int | None = None,
     present: bool = True,
     has_bias: bool = True,
+    affine: bool = True,
     eps: float | None = None,
 ) -> nn.Module:
     """Returns a norm, or the identity.
@@ -64,6 +80,7 @@ def make_norm(
         size: width of the normalized axis; None = the hidden size.
         present: False returns the identity.
         has_bias: False leaves out the bias of any config.
+        affine: False returns a layer norm where others have no statistics.
         eps: added to the variance; None = that of the config.
     """
     size = config.hidden_size if size is None else size
@@ -73,6 +90,8 @@ def make_norm(
     if config.norm_type == "rms_norm":
         rms_norm = BertjaxZeroCenteredRMSNorm if config.norm_zero_centered else nn.RMSNorm
         return rms_norm(size, eps=eps)
+    if config.norm_type == "affine" and affine:
+        return BertjaxAffine(size, config.norm_bias and has_bias, config.norm_zero_centered)
     layer_norm = BertjaxZeroCenteredLayerNorm if config.norm_zero_centered else nn.LayerNorm
     return layer_norm(size, eps=eps, bias=config.norm_bias and has_bias)
 
@@ -165,13 +184,16 @@ class BertjaxEmbeddings(nn.Module):
         super().__init__()
         size = config.embedding_size or config.hidden_size
         self.word_embeddings = nn.Embedding(config.vocab_size, size)
+        position_size = size if config.embedding_ngram is None else config.hidden_size
         if config.position_embedding == "learned":
-            self.position_embeddings = nn.Embedding(config.position_offset + config.max_position_embeddings, size)
+            rows = config.position_offset + config.max_position_embeddings
+            self.position_embeddings = nn.Embedding(rows, position_size)
         if config.type_vocab_size:
-            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, position_size)
         norm_size = config.hidden_size if config.embedding_norm == "after" else size
         self.norm = make_norm(config, norm_size, config.embedding_norm != "none")
         if config.embedding_size is not None:
+            size = size * (config.embedding_ngram or 1)
             self.projection = nn.Linear(size, config.hidden_size, bias=config.embedding_projection_bias)
         self.dropout = nn.Dropout(config.rate("embedding_dropout"))
         self.config = config
@@ -202,6 +224,8 @@ class BertjaxEmbeddings(nn.Module):
         """
         config = self.config
         x = words * math.sqrt(words.shape[-1]) if config.embedding_scale else words
+        if config.embedding_ngram is not None:
+            x = self.projection(join_neighbors(x, config.embedding_ngram, mask))
         if config.embedding_norm == "words":
             x = self.norm(x)
         if config.position_embedding == "learned":
@@ -217,13 +241,40 @@ class BertjaxEmbeddings(nn.Module):
             x = self.norm(x)
         if config.embedding_norm != "after":
             x = self.dropout(x)
-        if config.embedding_size is not None:
+        if config.embedding_size is not None and config.embedding_ngram is None:
             x = self.projection(x)
         if config.embedding_norm == "after":
             x = self.norm(x)
         if config.zero_pad_embeddings and mask is not None:
             x = x * mask[:, :, None]
         return self.dropout(x) if config.embedding_norm == "after" else x
+
+
+def join_neighbors(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
+    """Returns `count` tokens around each, the last of them first [B, S, count * E]; padding is zero for the others.
+
+    Args:
+        x: word embeddings [B, S, E].
+        count: an odd number.
+        mask: True at real tokens [B, S]; None = all tokens are real.
+    """
+    reach = count // 2
+    real = x if mask is None else x * mask[:, :, None].to(x.dtype)
+    padded = F.pad(real, (0, 0, reach, reach))
+    return torch.cat([padded[:, shift : shift + x.shape[1]] for shift in reversed(range(count))], dim=-1)
+
+
+class BertjaxProjection(nn.Module):
+    """norm(dense(x)), an end of a bottleneck (MobileBERT)."""
+
+    def __init__(self, in_size: int, out_size: int, config: BertjaxConfig):
+        super().__init__()
+        self.dense = nn.Linear(in_size, out_size)
+        self.norm = make_norm(config, out_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Returns the projection [..., out]."""
+        return self.norm(self.dense(hidden))
 
 
 class BertjaxGroupedLinear(nn.Linear):
@@ -282,20 +333,23 @@ class BertjaxAttention(nn.Module):
 
     def __init__(self, config: BertjaxConfig, has_norm: bool = True, source_size: int | None = None):
         super().__init__()
-        width, size, source = config.hidden_size, config.head_dim, source_size or config.hidden_size
+        width, size, source = config.layer_width, config.head_dim, source_size or config.layer_width
         inner, shared = config.num_heads * size, (config.num_key_value_heads or config.num_heads) * size
         groups = config.attention_groups if source_size is None else 1
         self.query = BertjaxGroupedLinear(width, inner, groups, bias=config.attention_bias != "none")
         self.key = BertjaxGroupedLinear(source, shared, groups, bias=KEY_BIASES[config.attention_bias])
-        self.value = BertjaxGroupedLinear(source, shared, groups, bias=config.attention_bias != "none")
+        projects = source_size is None and config.attention_bottleneck
+        values = config.hidden_size if projects else source
+        self.bottleneck = BertjaxProjection(values, width, config) if projects else nn.Identity()
+        self.value = BertjaxGroupedLinear(values, shared, groups, bias=config.attention_bias != "none")
         convolves = config.dynamic_conv_kernel_size > 0
         self.output = nn.Linear(inner * (1 + convolves), width, bias=OUTPUT_BIASES[config.attention_bias])
         self.convolution = BertjaxSpanConvolution(config) if convolves else None
         gate = config.attention_gate and nn.Linear(width, self.output.in_features, bias=config.attention_bias != "none")
         self.gate = gate or None
         self.inner_norm = make_norm(config, self.output.in_features, config.norm_placement == "sub")
-        self.norm = make_norm(config, present=has_norm)
-        self.output_norm = make_norm(config, present=config.norm_placement in ("sandwich", "normformer"))
+        self.norm = make_norm(config, width, has_norm)
+        self.output_norm = make_norm(config, width, config.norm_placement in ("sandwich", "normformer"))
         self.norms_heads = config.qk_norm_over == "head"
         normed = (size, size) if self.norms_heads else (inner, shared)
         self.query_norm, self.key_norm = (make_norm(config, n, config.qk_norm, self.norms_heads) for n in normed)
@@ -314,7 +368,7 @@ class BertjaxAttention(nn.Module):
             source: hidden states of keys and values; None = `hidden`.
         """
         source = hidden if source is None else source
-        query, key = (projected := self.query(hidden)), self.key(source)
+        query, key = (projected := self.query(self.bottleneck(hidden))), self.key(self.bottleneck(source))
         if self.norms_heads:
             query, key = self.query_norm(self.split_heads(query)), self.key_norm(self.split_heads(key))
         else:
@@ -469,13 +523,13 @@ class BertjaxFeedForward(nn.Module):
 
     def __init__(self, config: BertjaxConfig):
         super().__init__()
-        sizes, bias = (config.hidden_size, config.intermediate_size), config.feed_forward_bias
+        sizes, bias = (config.layer_width, config.intermediate_size), config.feed_forward_bias
         inner_bias, groups = bias and config.feed_forward_inner_bias, config.feed_forward_groups
         gate = BertjaxGroupedLinear(*sizes, groups, bias=inner_bias) if config.feed_forward == "glu" else None
         self.gate, self.intermediate = gate, BertjaxGroupedLinear(*sizes, groups, bias=inner_bias)
         self.output = BertjaxGroupedLinear(*sizes[::-1], groups, bias=bias)
-        self.norm = make_norm(config)
-        self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
+        self.norm = make_norm(config, sizes[0])
+        self.output_norm = make_norm(config, sizes[0], config.norm_placement == "sandwich")
         self.inner_norm = make_norm(config, config.intermediate_size, config.norm_placement in ("normformer", "sub"))
         self.act = ACTIVATIONS[config.hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
@@ -509,6 +563,14 @@ class BertjaxLayer(GradientCheckpointingLayer):
         super().__init__()
         self.attention = ATTENTION_CLASSES[config.attention_position](config, has_attention_norm)
         self.feed_forward = BertjaxFeedForward(config)
+        for number in range(1, config.num_feedforward_networks):
+            self.add_module(f"feed_forward_{number}", BertjaxFeedForward(config))
+        self.count = config.num_feedforward_networks
+        ends, narrow = (config.hidden_size, config.layer_width), config.bottleneck_size is not None
+        self.bottleneck = BertjaxProjection(*ends, config) if narrow else nn.Identity()
+        self.expansion = BertjaxProjection(*ends[::-1], config) if narrow else None
+        self.reads_narrow = config.use_bottleneck_attention
+        self.dropout = nn.Dropout(config.hidden_dropout)
         self.adapter = None if config.adapter_size is None else BertjaxAdapter(config, config.adapter_size)
         crossed = config.cross_attention_hidden_size
         self.cross_attention = None if crossed is None else BertjaxAttention(config, source_size=crossed)
@@ -538,13 +600,18 @@ class BertjaxLayer(GradientCheckpointingLayer):
         attention, cross, feed_forward = self.attention, self.cross_attention, self.feed_forward
         crossed = None
         if self.placement == "post":
-            attended, probabilities = attention(hidden, positions, context, source)
+            read, layer_input, hidden = self.read(hidden), hidden, self.bottleneck(hidden)
+            source = None if source is None else self.read(source)
+            attended, probabilities = attention(read, positions, context, source)
             hidden = attention.norm(hidden + self.attention_dropout(self.added(attention, attended)))
             if cross is not None:
                 attended, crossed = cross(hidden, None, context.cross, encoded)
                 hidden = cross.norm(hidden + self.attention_dropout(self.added(cross, attended)))
-            added = self.added(feed_forward, feed_forward(hidden))
-            hidden = feed_forward.norm(hidden + self.feed_forward_dropout(added))
+            for number in range(self.count):
+                block = getattr(self, f"feed_forward_{number}") if number else feed_forward
+                hidden = block.norm(hidden + self.feed_forward_dropout(self.added(block, block(hidden))))
+            if self.expansion is not None:
+                hidden = self.expansion.norm(layer_input + self.dropout(self.expansion.dense(hidden)))
             return self.adapt(hidden), probabilities, crossed, past
         attended, probabilities = attention(attention.norm(hidden), positions, context)
         attended = hidden + self.attention_dropout(self.added(attention, attended))
@@ -556,6 +623,10 @@ class BertjaxLayer(GradientCheckpointingLayer):
         added = self.added(feed_forward, feed_forward(feed_forward.norm(hidden if parallel else attended)))
         hidden, past = average(self.adapt(attended + self.feed_forward_dropout(added)), past, weights)
         return hidden, probabilities, crossed, past
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """Returns what the attention of a post-norm layer reads."""
+        return self.bottleneck(hidden) if self.reads_narrow else hidden
 
     def added(self, block: BertjaxAttention | BertjaxFeedForward, output: Tensor) -> Tensor:
         """Returns what the output of a block adds to the residual stream, before its dropout [B, S, D]."""

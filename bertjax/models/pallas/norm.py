@@ -69,11 +69,13 @@ def choose_norm_kernel(config: EncoderConfig, key: Key | None) -> bool:
     """
     if config.norm_implementation == "xla":
         return False
-    reason, width = "", config.hidden_size
+    reason, width = "", config.layer_width
     if target_platform() not in ("cpu", "cuda"):
         reason = f"is a kernel for NVIDIA's GPUs, not for {target_platform()}"
     elif key is not None and not is_hash(key):
         reason = "draws the masks of train.dropout_prng=hash alone"
+    elif config.norm_type == "affine":
+        reason = "computes the statistics that norm_type=affine leaves out"
     elif width % 16 or width > MAX_WIDTH:
         reason = f"needs a hidden size that is a multiple of 16 and at most {MAX_WIDTH}, not {width}"
     elif not triton_compiles():

@@ -77,6 +77,8 @@ class RetroMae(Objective, group="objective.retromae"):
                 "objective.name=retromae embeds a text by its first token, which sees all others: not with "
                 "model.causal=true or model.attention_position=relative"
             )
+        if model.embedding_ngram not in (None, 1):
+            raise UserError("objective.name=retromae: model.embedding_ngram would show its decoder the next token")
 
     @functools.cached_property
     def reader(self) -> EncoderConfig:
@@ -168,8 +170,10 @@ def position_states(model: Model, positions: Int[Array, "B S"]) -> Float[Array, 
     elif config.position_embedding in ("sinusoidal", "fairseq"):
         states = absolute_sinusoids(config, positions)
     else:
-        states = jnp.zeros((*positions.shape, config.embedding_dim))
-    return states if embeddings.projection is None else embeddings.projection(states)
+        states = jnp.zeros((*positions.shape, config.position_dim))
+    if embeddings.projection is None or config.embedding_ngram is not None:
+        return states
+    return embeddings.projection(states)
 
 
 def visible_tokens(batch: Batch, vocabulary: Vocabulary, rate: float) -> Bool[Array, "B S S"]:

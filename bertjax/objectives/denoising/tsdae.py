@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.fields import setting
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
 from bertjax.objectives.base import FlopsTerm, Key, example_keys
 from bertjax.objectives.contrastive import embed_examples
 from bertjax.objectives.denoising.layout import WHOLE_TEXTS, as_target, close_gaps, drop_tokens
@@ -40,6 +42,11 @@ class Tsdae(EncoderDecoderObjective, group="objective.tsdae"):
     pooling: str = setting(
         "first", choices=("first", "mean"), help="Vector of a text: its first token, or the mean of all tokens."
     )
+
+    def check_model(self, model: EncoderConfig) -> None:
+        super().check_model(model)
+        if model.embedding_ngram not in (None, 1):
+            raise UserError("objective.name=tsdae: model.embedding_ngram would show its decoder the next token")
 
     @property
     def summary(self) -> str:
