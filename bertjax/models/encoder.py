@@ -139,14 +139,14 @@ class Encoder(nnx.Module):
         averages = self.depth_weighted_average
         weights = None if averages is None else averages.weights[...]
 
-        def apply(layer: Layer, x: Streams, local: bool, key: Key | None, own: Array | None) -> Streams:
+        def apply(layer: Layer, x: Streams, local: bool, key: Key | None, row: Any) -> Streams:
             hidden, *past = x
-            average = None if averages is None else functools.partial(averages.average, own, past)
+            average = None if averages is None else functools.partial(averages.average, row, past)
             return layer(hidden, contexts[local], key, cross=cross, average=average), *past
 
         def run(x: Streams, start: int, stop: int) -> tuple[Streams, Array | None]:
             keep = (lambda x: x[0]) if "hidden_states" in collect else None
-            part = {"start": start, "stop": stop, "per_layer": weights, "collect": keep}
+            part: dict[str, Any] = {"start": start, "stop": stop, "per_layer": weights, "collect": keep}
             return run_layers(self.config, self.weights(), x, apply, keys[1], **part)
 
         states, all_states, past = [x], [x[None]], [] if averages is None else [x]

@@ -42,11 +42,11 @@ def attention(w: Weights, name: str, x: Tensor, distances: Tensor, rows: Tensor,
         return states.unflatten(-1, (heads, size)).transpose(-2, -3)  # [..., N, S, H]
 
     query, key = map(split, dense(w, f"{name}.in_proj_qk", normed).chunk(2, dim=-1))
-    query_place, key_place = map(split, dense(w, f"{name}.in_proj_qk", distances).chunk(2, dim=-1))  # [N, R, H]
+    query_position, key_position = map(split, dense(w, f"{name}.in_proj_qk", distances).chunk(2, dim=-1))  # [N, R, H]
     value, gate = dense(w, f"{name}.in_proj_vg", normed).chunk(2, dim=-1)
     scores = query @ key.transpose(-1, -2)
-    scores = scores + torch.einsum("bnid,nijd->bnij", query, key_place[:, rows])
-    scores = scores + torch.einsum("bnjd,nijd->bnij", key, query_place[:, rows])
+    scores = scores + torch.einsum("bnid,nijd->bnij", query, key_position[:, rows])
+    scores = scores + torch.einsum("bnjd,nijd->bnij", key, query_position[:, rows])
     scores = (scores / math.sqrt(3 * size)).masked_fill(~mask[:, None, None], -math.inf)
     read = (scores.softmax(dim=-1) @ split(value)).transpose(1, 2).flatten(2)
     return dense(w, f"{name}.out_proj", plain_norm(read * functional.gelu(gate)))

@@ -102,9 +102,9 @@ def _complete(values: dict[str, Any], tensors: Tensors, where: str) -> Tensors:
     result, fields = dict(tensors), parse_fields(values, _FIELDS, where)
     count = sum(name.startswith(f"{_WEIGHTS}.") for name in tensors)
     names = [f"{_WEIGHTS}.{index}" for index in range(count)]
-    if count and count % 2 == 0 and all(np.shape(result.get(name)) == (at + 2,) for at, name in enumerate(names)):
-        rows = [np.pad(result.pop(name), (0, count - 1 - at)) for at, name in enumerate(names)]
-        result[_WEIGHTS] = np.stack(rows).reshape(-1, 2, count + 1)
+    if count and count % 2 == 0 and all(np.shape(result.get(name, ())) == (at + 2,) for at, name in enumerate(names)):
+        padded = [np.pad(result.pop(name), (0, count - 1 - at)) for at, name in enumerate(names)]
+        result[_WEIGHTS] = np.stack(padded).reshape(-1, 2, count + 1)
     buckets, longest = fields["position_buckets"], fields["max_position_embeddings"]
     for name, array in tensors.items():
         if name.endswith(".position_indices"):

@@ -185,8 +185,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
         for index, layers in enumerate(self.layer_list()):
             for layer in layers:
                 context = contexts[self.config.is_local(index)]
-                own = None if averages is None else averages.weights[index]
-                hidden, *both, past = layer(hidden, distances, context, None, encoder_hidden_states, past, own)
+                row = None if averages is None else averages.weights[index]
+                hidden, *both, past = layer(hidden, distances, context, None, encoder_hidden_states, past, row)
                 attentions.append(both[0])
                 crossed.append(both[1])
             if index == 0 and self.convolution is not None:

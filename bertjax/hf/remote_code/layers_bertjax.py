@@ -388,7 +388,7 @@ class BertjaxAttention(nn.Module):
             heads = torch.cat([heads, self.convolution(hidden, projected, context.real)], dim=-1)
         heads = heads.flatten(2)
         if self.gate is not None:
-            heads = ACTIVATIONS[self.config.attention_gate](self.gate(hidden)) * heads
+            heads = ACTIVATIONS[self.config.attention_gate or ""](self.gate(hidden)) * heads
         return self.output(self.inner_norm(heads)), probabilities
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
