@@ -15,6 +15,7 @@ from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, initializer, make_norm
 from bertjax.models.mesh import unshard_table
 from bertjax.models.rope import absolute_sinusoids
+from bertjax.models.span_convolution import neighbors
 
 _PRETRAINING_SHARE = 1.0 - 0.15 * 0.8  # share of tokens that the mask token does not replace
 
