@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from parity.compare import random_params
 
-from bertjax.config.encoder_decoder import as_decoder
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.experiment.growth import grow
@@ -93,5 +92,5 @@ def test_other_models_are_refused(changes: dict[str, Any], message: str) -> None
 
 
 def test_a_decoder_goes_without() -> None:
-    decoder = as_decoder(CONFIG, CONFIG)
+    decoder = CONFIG.as_decoder(CONFIG)
     assert decoder.dynamic_conv_kernel_size == 0 and decoder.head_dim == 8

@@ -191,7 +191,7 @@ class Family:
             UserError: a key would change what is computed in a way that is not supported.
         """
         values = self.flatten(values, where)
-        parse_fields(values, self.fields, where)  # a value that an alias replaces is of its type, too
+        originals = values
         values = JsonKeys(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
         labels = parse_labels(values, where, self.num_labels)
         for key, allowed, reason in (*_REFUSED, *self.unsupported):
@@ -199,6 +199,7 @@ class Family:
         has_scores = "mlm" in self.architectures.get(_first_architecture(values), ())
         if has_scores and "tie_word_embeddings" not in {**self.fields, **self.structure}:
             refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the word table")
+        parse_fields(originals, self.fields, where)  # a value that an alias replaces is of its type, too
         fields = {**self.structure, **parse_fields(values, self.fields, where)}
         fields |= self.extra_fields(values, fields, where)
         if _first_architecture(values) in self.last_token_classes:
