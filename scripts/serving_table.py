@@ -83,7 +83,7 @@ def forms_of(run: Path, out: Path, options: argparse.Namespace) -> list[Form]:
                 run,
                 folder,
                 options.text,
-                {"train.num_steps": steps, **QUIET} if steps else {},
+                {"train.num_steps": steps, "optimizer.learning_rate": options.recovery_rate, **QUIET} if steps else {},
                 layers=options.layers,
                 intermediate_size=options.intermediate_size,
                 workdir=out / "recovery" if steps else None,
@@ -198,6 +198,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int)
     parser.add_argument("--intermediate-size", type=int)
     parser.add_argument("--recovery-steps", type=int, default=2000)
+    parser.add_argument("--recovery-rate", type=float, default=2e-4)
     parser.add_argument("--texts", type=int, default=800, help="held-out texts to read at once")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--time", type=Path, help=argparse.SUPPRESS)
