@@ -129,7 +129,18 @@ _MOBILEBERT: Values = {
     "initializer": "normal",
 }
 
+# transformers: models/bert_generation/configuration_bert_generation.py, whose defaults are those of
+# google/bert_for_seq_generation_L-24_bbc_encoder (arXiv:1907.12461; a vocabulary of 50,358).
+_BERT_GENERATION: Values = {
+    "family": "bert-generation",
+    "type_vocab_size": 0,
+    "mlm_head": "bias",
+    "hidden_act": "gelu",
+    "initializer": "normal",
+}
+
 BERT_VARIANTS: dict[str, Values] = {
+    "bert-generation-large": layer_sizes(24, 1024) | _BERT_GENERATION,
     "gpt-bert-small": layer_sizes(12, 384, 6, 1280) | _GPT_BERT,
     "gpt-bert-base": layer_sizes(12, 768, 12, 2560) | _GPT_BERT,
     **{f"convbert-{size}": sizes | _CONVBERT for size, sizes in _CONVBERT_SIZES.items()},

@@ -48,6 +48,7 @@ _FAMILY_MODULES = {
     "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet esm splinter": "{}:FAMILY",
     "mobilebert roc_bert": "{}:FAMILY",
     "roformer rembert ultrabert xmod big_bird esmc ltg_bert t5gemma squeezebert convbert": "{}:FAMILY",
+    "bert-generation": "bert_generation:FAMILY",
     "deberta-v2": "deberta:FAMILY_V2",
     "gpt_bert": "ltg_bert:GPT_BERT",
     "nucleotide_transformer": "esm:NUCLEOTIDE_TRANSFORMER",

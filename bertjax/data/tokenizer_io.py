@@ -26,7 +26,7 @@ from bertjax.data.tokenizer_backends import KINDS, HuggingFaceBackend, SentenceP
 from bertjax.errors import UserError
 from bertjax.io import hub
 from bertjax.io.atomic import atomic_file, atomic_folder
-from bertjax.io.foreign_files import TOKENIZER_FILES, read_tokenizer_files, resolve_inside
+from bertjax.io.foreign_files import INPUT_FILES, TOKENIZER_FILES, read_tokenizer_files, resolve_inside
 from bertjax.io.staging import local_copy
 
 _CONFIG = "tokenizer_config.json"
@@ -91,7 +91,8 @@ def _read_folder(folder: Path) -> Tokenizer:
         return Tokenizer(*_read_ours(folder))
     files = read_tokenizer_files(folder)
     if not files:
-        raise UserError(f"{folder} holds no tokenizer; one of {', '.join(TOKENIZER_FILES)} is expected in it")
+        names = [name for name in TOKENIZER_FILES if name not in INPUT_FILES]
+        raise UserError(f"{folder} holds no tokenizer; one of {', '.join(names)} is expected in it")
     has_model = (folder / "config.json").is_file()
     if not has_model and files.keys() == {_JSON}:
         return Tokenizer(*with_facts(_read_json(folder / _JSON, files[_JSON]), TokenizerFacts()))

@@ -100,6 +100,7 @@ _AUTO = {
     "LMHeadModel": "AutoModelForCausalLM",
     "ForCausalLM": "AutoModelForCausalLM",
     "NeoBERTLMHead": "AutoModelForMaskedLM",
+    "GenerationDecoder": "AutoModelForCausalLM",
     "ForNextSentencePrediction": "AutoModelForNextSentencePrediction",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForTokenClassification": "AutoModelForTokenClassification",

@@ -27,6 +27,7 @@ SOURCES: list[tuple[str, int | None, str, str]] = [
     (r"xlm-roberta-", None, "XLM-R", "arXiv:1911.02116"),
     (r"xlm-en-", 30_145, "XLM", "arXiv:1901.07291"),
     (r"flaubert-", 68_729, "FlauBERT", "arXiv:1912.05372"),
+    (r"bert-generation-", 50_358, "BertGeneration", "arXiv:1907.12461"),
     (r"splinter-", 30_522, "Splinter", "arXiv:2101.00438"),
     (r"squeezebert", 30_522, "SqueezeBERT", "arXiv:2006.11316"),
     (r"gpt-bert-small", 8_192, "GPT-BERT", "arXiv:2410.24159"),

@@ -316,13 +316,13 @@ def test_a_config_may_be_the_recipe_of_what_continues(tmp_path: Path) -> None:
 def test_what_cannot_be_continued_is_named(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "convbert", "architectures": ["X"]}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "fnet", "architectures": ["X"]}))
     sources = f"--config.data.sources=text:{lab.corpus}"
     model, workdir = str(finished.workdir), ("--workdir", str(tmp_path / "run"))
     for arguments, message in (
         (("--continue", model), "--config.data.sources is missing: the text to continue with"),
         ((), "give a config with --config, or a model with --continue"),
-        (("--continue", str(tmp_path), sources), "'convbert' is not a model of transformers that bertjax reads"),
+        (("--continue", str(tmp_path), sources), "'fnet' is not a model of transformers that bertjax reads"),
         (("--continue", model, "--config", "bert:mini", "--config.train.nun_steps=1"), "train.num_steps"),
         (("--continue", model, sources, "--config.train.nun_steps=1"), "train.num_steps"),
         (

@@ -150,6 +150,7 @@ OTHERS = [
     ("convbert-base", 30_522, (), 105_680_520),
     ("squeezebert", 30_522, ("pooler", "mlm"), 51_712_314),
     ("squeezebert", 30_522, ("pooler",), 51_089_664),
+    ("bert-generation-large", 50_358, ("mlm",), 354_452_662),
     ("splinter-base", 30_522, ("question_answering",), 112_439_808),
     ("splinter-base", 30_522, (), 108_891_648),
     ("mobilebert", 30_522, ("pooler", "mlm", "pair"), 36_860_220),
