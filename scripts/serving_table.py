@@ -34,7 +34,7 @@ from bertjax.experiment.workdir import read_config
 from bertjax.report.analyses import SMALLER
 from bertjax.tasks.readers.examples import WordExamples, read_examples
 
-METRICS = ("f1", "accuracy")
+METRICS = {"tokens": "f1", "regression": "spearman", "multilabel": "macro_f1"}  # of other kinds accuracy
 GRAPHS = ("float32", "float16", "int8")
 WITH_TEACHER = ("classification", "multilabel", "regression")  # kinds that task.teacher serves
 QUIET = {"logging.tensorboard": False, "export.at_end": False}
@@ -53,15 +53,14 @@ class Form(NamedTuple):
 
 def forms_of(run: Path, out: Path, options: argparse.Namespace) -> list[Form]:
     """Writes all forms of a run below a folder, and scores them."""
-    task, metric = task_config(read_config(run)), ""
+    task = task_config(read_config(run))
+    metric = METRICS.get(task.kind, "accuracy")
     files = [Path(each) for each in task.eval]
     columns = {name: getattr(task, name) for name in ("text_column", "pair_column", "label_column")}
 
     def scored(name: str, folder: Path) -> Form:
-        nonlocal metric
         metrics = bertjax.predict(folder, files, kind=task.kind, score=True, **columns).metrics
         assert metrics is not None
-        metric = metric or next(each for each in METRICS if each in metrics)
         return Form(name, folder, float(metrics[metric]))
 
     def graph(name: str, source: Path, dtype: str) -> Form:
