@@ -5,8 +5,8 @@
 
 The runs are those of `bertjax finetune --seeds`, with `task.eval`. Forms are the exported folder in float32 and
 bfloat16, ONNX graphs in float32, float16 and int8, the pruned model, the same after its recovery and after another
-finetuning (of classes with the run as its teacher), and the graph of that in int8. Scores are means and standard
-deviations over the runs. Forms that have been written are taken up again.
+finetuning by the same recipe (of classes with the run as its teacher), and the graph of that in int8. Scores are means
+and standard deviations over the runs. Forms that have been written are taken up again.
 
 The times are those of the first run's forms on its held-out texts, each in a process of its own, in turns: half of the
 processor's seconds would otherwise be those of another form's threads. A text alone is read without batches.
@@ -30,6 +30,7 @@ import bertjax
 from bertjax.commands.inference_speed import BATCH_SIZE, SINGLE_TEXTS, WARMUP_TEXTS
 from bertjax.config.task import task_config
 from bertjax.errors import UserError
+from bertjax.experiment.config import load_config
 from bertjax.experiment.workdir import read_config
 from bertjax.report.analyses import SMALLER
 from bertjax.tasks.readers.examples import WordExamples, read_examples
@@ -89,7 +90,9 @@ def forms_of(run: Path, out: Path, options: argparse.Namespace) -> list[Form]:
             )
         forms.append(scored(name, folder))
     again = out / "again"
-    cfg = read_config(run)
+    cfg = load_config(f"finetune/{task.kind}")
+    cfg.task.update(read_config(run).task.to_dict())
+    cfg.optimizer.learning_rate = read_config(run).optimizer.learning_rate
     cfg.init_from, cfg.task.from_scratch = str(out / "recovered"), False
     if task.kind in WITH_TEACHER:
         cfg.task.teacher = str(run / "export")
