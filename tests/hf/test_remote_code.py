@@ -143,8 +143,23 @@ def draw_config(seed: int) -> EncoderConfig | None:
     """Returns a random mixture; None if the draw cannot be built."""
     draw = random.Random(seed)
     values = {name: draw.choice(values_of(name)) for name in FIELDS if name not in UNDRAWN}
+    position = values["attention_position"]
     if values["norm_placement"] != "post" or values["adapter_size"] is not None:
         values |= {"bottleneck_size": None, "num_feedforward_networks": 1}
+    if values["norm_placement"] == "post":
+        values["first_attention_norm"] = True
+    if values["rope_type"] in ("dynamic", "longrope"):
+        values["causal"] = False
+    if values["causal"] or values["enhanced_decoder"] or values["token_dropout"]:
+        values["decoder_layers"] = None
+    if position in ("disentangled", "relative"):
+        values["bottleneck_size"] = None
+    if values["bottleneck_size"] is not None:
+        values |= {"attention_gate": None, "dynamic_conv_kernel_size": 0}
+    if values["causal"] or position == "relative":
+        values |= {"embedding_ngram": None, "dynamic_conv_kernel_size": 0, "conv_kernel_size": 0}
+    if values["norm_placement"] in ("post", "parallel") or position == "relative" or values["conv_kernel_size"]:
+        values["depth_weighted_average"] = False
     if values["embedding_size"] is None or values["embedding_norm"] not in ("after", "none"):
         values["embedding_ngram"] = None
     for name in ("rope_short_factors", "rope_long_factors"):  # one for every pair of a head
@@ -154,7 +169,6 @@ def draw_config(seed: int) -> EncoderConfig | None:
     drawn = types.SimpleNamespace(**values)
     unread = [name for name in values if (read_if := FIELDS[name].read_if) is not None and not read_if(drawn)]
     values |= {name: FIELDS[name].default for name in unread}
-    position = values["attention_position"]
     if position in ("disentangled", "relative"):  # whose scores are sums
         values |= {"attention_scale": True, "attention_scale_size": None}
     if position not in ("none", "rotary"):

@@ -89,6 +89,19 @@ class BertjaxPreTrainedModel(PreTrainedModel):
         if isinstance(module, BertjaxZeroCenteredRMSNorm | BertjaxZeroCenteredLayerNorm):
             nn.init.zeros_(module.weight)
 
+    def resize_token_embeddings(self, *arguments: Any, **options: Any) -> nn.Module:  # type: ignore[override]
+        """Resizes the tables of tokens, with what continues them in the head of masked tokens."""
+        table: nn.Module = super().resize_token_embeddings(*arguments, **options)
+        for module in self.modules():
+            further = getattr(module, "further_table", None)
+            if further is not None:
+                size = (self.config.vocab_size, further.shape[1])
+                rows = further.new_empty(size).normal_(0, self.config.initializer_range)
+                count = min(len(rows), len(further))
+                rows[:count] = further.data[:count]
+                module.further_table = nn.Parameter(rows)
+        return table
+
 
 def visible_keys(mask: Tensor | None) -> Tensor | None:
     """Returns which keys all queries see [B, 1, 1, K], by a mask of real tokens [B, K]; all where none is real."""
@@ -180,15 +193,17 @@ class BertjaxModel(BertjaxPreTrainedModel):
         for context in contexts.values():
             context.cross = BertjaxContext(visible_keys(encoder_attention_mask))
         distances = self.distances(hidden)
-        states, attentions, crossed, past = [hidden], [], [], (hidden,)
-        averages = self.depth_weighted_average
+        states, attentions, crossed, averages = [hidden], [], [], self.depth_weighted_average
+        past = [] if averages is None else [hidden]
         for index, layers in enumerate(self.layer_list()):
             for layer in layers:
                 context = contexts[self.config.is_local(index)]
                 row = None if averages is None else averages.weights[index]
-                hidden, *both, past = layer(hidden, distances, context, None, encoder_hidden_states, past, row)
-                attentions.append(both[0])
-                crossed.append(both[1])
+                outputs = layer(hidden, distances, context, None, encoder_hidden_states, row, *past)
+                hidden, probabilities, of_encoder, *new = outputs
+                attentions.append(probabilities)
+                crossed.append(of_encoder)
+                past += new
             if index == 0 and self.convolution is not None:
                 hidden = self.convolution(embeddings, hidden, mask)
             states.append(hidden)

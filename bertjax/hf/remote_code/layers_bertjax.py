@@ -586,16 +586,18 @@ class BertjaxLayer(GradientCheckpointingLayer):
         context: BertjaxContext,
         source: Tensor | None = None,
         encoded: Tensor | None = None,
-        past: tuple[Tensor, ...] = (),
         weights: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, tuple[Tensor, ...]]:
-        """Returns the hidden states, the probabilities of both attention blocks if they are "eager", and `past`.
+        *past: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        """Returns hidden states, the probabilities of both attention blocks if "eager", and what averages need later.
+
+        All of it is tensors, not tuples of them, which checkpoints of gradients would not see.
 
         Args:
             hidden, positions, context, source: as in `BertjaxAttention.forward`.
             encoded: output of the encoder, for a decoder [B, K, D2].
-            past: hidden states from the embeddings on, for averages over depth.
-            weights: their weights after either block [2, 2 * layers + 1]; None = no averages.
+            weights: weights of averages over depth after either block [2, 2 * layers + 1]; None = no averages.
+            *past: hidden states from the embeddings on, for these averages.
         """
         attention, cross, feed_forward = self.attention, self.cross_attention, self.feed_forward
         crossed = None
@@ -612,17 +614,17 @@ class BertjaxLayer(GradientCheckpointingLayer):
                 hidden = block.norm(hidden + self.feed_forward_dropout(self.added(block, block(hidden))))
             if self.expansion is not None:
                 hidden = self.expansion.norm(layer_input + self.dropout(self.expansion.dense(hidden)))
-            return self.adapt(hidden), probabilities, crossed, past
+            return self.adapt(hidden), probabilities, crossed
         attended, probabilities = attention(attention.norm(hidden), positions, context)
         attended = hidden + self.attention_dropout(self.added(attention, attended))
         parallel = self.placement == "parallel"
         if cross is not None:
             added, crossed = cross(cross.norm(hidden if parallel else attended), None, context.cross, encoded)
             attended = attended + self.attention_dropout(self.added(cross, added))
-        attended, past = average(attended, past, weights)
+        attended, states = average(attended, past, weights)
         added = self.added(feed_forward, feed_forward(feed_forward.norm(hidden if parallel else attended)))
-        hidden, past = average(self.adapt(attended + self.feed_forward_dropout(added)), past, weights)
-        return hidden, probabilities, crossed, past
+        hidden, states = average(self.adapt(attended + self.feed_forward_dropout(added)), states, weights)
+        return hidden, probabilities, crossed, *states[len(past) :]
 
     def read(self, hidden: Tensor) -> Tensor:
         """Returns what the attention of a post-norm layer reads."""
