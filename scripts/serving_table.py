@@ -8,8 +8,8 @@ bfloat16, ONNX graphs in float32, float16 and int8, the pruned model, the same a
 finetuning by the same recipe (of classes with the run as its teacher), and the graph of that in int8. Scores are means
 and standard deviations over the runs. Forms that have been written are taken up again.
 
-The times are those of the first run's forms on its held-out texts, each in a process of its own, in turns: half of the
-processor's seconds would otherwise be those of another form's threads. A text alone is read without batches.
+The times are those of the first run's forms on its held-out texts, each in a process of its own, in turns, because
+threads of another form would take processor time. A text alone is read without batches.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import bertjax
-from bertjax.commands.inference_speed import BATCH_SIZE, SINGLE_TEXTS, WARMUP_TEXTS
+from bertjax.commands.inference_speed import SINGLE_TEXTS, WARMUP_TEXTS, read_graph
 from bertjax.config.task import task_config
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
+from bertjax.experiment.open_model import load_pretrained
 from bertjax.experiment.workdir import read_config
+from bertjax.hf.safe_files import GRAPH
 from bertjax.report.analyses import SMALLER
 from bertjax.tasks.readers.examples import WordExamples, read_examples
 
@@ -121,27 +121,10 @@ def texts_of(run: Path, count: int) -> list[Any]:
 
 def reader(folder: Path) -> Callable[[Sequence[Any]], Any]:
     """Returns what reads texts with a folder: onnxruntime where it holds a graph, otherwise bertjax."""
-    if not (folder / "model.onnx").exists():
-        from bertjax.experiment.open_model import load_pretrained
-
-        model = load_pretrained(folder)
-        return lambda texts: bertjax.predict(model, list(texts))
-    import onnxruntime
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_inputs()]
-
-    def read(texts: Sequence[Any]) -> None:
-        ordered = sorted(texts, key=lambda text: sum(map(len, text)))
-        for first in range(0, len(ordered), BATCH_SIZE):
-            batch = ordered[first : first + BATCH_SIZE]
-            words = isinstance(batch[0], list)
-            arrays = tokenizer(batch, padding=True, truncation=True, return_tensors="np", is_split_into_words=words)
-            session.run(None, {name: np.asarray(arrays[name], np.int64) for name in names})
-
-    return read
+    if (folder / GRAPH).exists():
+        return read_graph(folder)
+    model = load_pretrained(folder)
+    return lambda texts: bertjax.predict(model, list(texts))
 
 
 def read_all(folder: Path, texts: list[Any]) -> dict[str, float]:

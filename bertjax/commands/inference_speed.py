@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import one_line
+from bertjax.hf.safe_files import GRAPH
 from bertjax.io.stderr import note
 
 BATCH_SIZE = 32
@@ -65,23 +66,34 @@ def _transformers(folder: Path, task: str, compiled: bool = False) -> Read:
 
 
 def _onnx(folder: Path, task: str, dtype: str) -> Read:
-    """Runs a graph of ours on texts that are sorted by length and padded to the longest of a batch."""
-    import onnxruntime
-    import transformers
-
+    """Runs a graph of ours."""
     from bertjax.commands.export import export
 
     with tempfile.TemporaryDirectory() as name:
         graph = Path(name) / "onnx"
         export(model=folder, out=graph, onnx=True, dtype=dtype)  # type: ignore[arg-type]
-        tokenizer = transformers.AutoTokenizer.from_pretrained(graph)
-        session = onnxruntime.InferenceSession((graph / "model.onnx").read_bytes(), providers=["CPUExecutionProvider"])
+        return read_graph(graph)
+
+
+def read_graph(folder: Path) -> Read:
+    """Returns what runs the graph of a folder on texts that are sorted by length and padded to the longest of a batch.
+
+    Args:
+        folder: an export with `model.onnx`, which is read whole; a text may be a list of words.
+    """
+    import onnxruntime
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    session = onnxruntime.InferenceSession((folder / GRAPH).read_bytes(), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
 
-    def read(texts: Sequence[str]) -> None:
-        ordered = sorted(texts, key=len)
+    def read(texts: Sequence[Any]) -> None:
+        ordered = sorted(texts, key=lambda text: sum(map(len, text)))
+        words = isinstance(ordered[0], list)
         for first in range(0, len(ordered), BATCH_SIZE):
-            arrays = tokenizer(ordered[first : first + BATCH_SIZE], padding=True, truncation=True, return_tensors="np")
+            batch = ordered[first : first + BATCH_SIZE]
+            arrays = tokenizer(batch, padding=True, truncation=True, return_tensors="np", is_split_into_words=words)
             session.run(None, {name: np.asarray(arrays[name], np.int64) for name in names})
 
     return read

@@ -10,7 +10,7 @@ import dataclasses
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps import bert
-from bertjax.hf.keymaps.family import ABSOLUTE_POSITIONS, ENCODER_ONLY, Family, change_defaults
+from bertjax.hf.keymaps.family import change_defaults
 
 _SIZES = {"vocab_size": 50358, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
 _FIELDS = change_defaults(bert.ENCODER_FIELDS, intermediate_size=4096, **_SIZES)
@@ -31,14 +31,13 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-FAMILY = Family(
+FAMILY = dataclasses.replace(
+    bert.FAMILY,
     name="bert-generation",
     model_type="bert-generation",
     make_keymap=make_keymap,
     architectures={"BertGenerationDecoder": ("mlm",), "BertGenerationEncoder": ()},
     fields={key: field for key, field in _FIELDS.items() if key != "type_vocab_size"},
-    structure={"type_vocab_size": 0, "mlm_head": "bias", "initializer": "normal"},
-    constants=bert.BERT_CONSTANTS,
-    unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
-    prefix="bert.",
+    structure={**bert.FAMILY.structure, "type_vocab_size": 0, "mlm_head": "bias"},
+    ignored_keys="",
 )

@@ -225,7 +225,8 @@ class BertjaxEmbeddings(nn.Module):
         config = self.config
         x = words * math.sqrt(words.shape[-1]) if config.embedding_scale else words
         if config.embedding_ngram is not None:
-            x = self.projection(join_neighbors(x, config.embedding_ngram, mask))
+            # the last neighbor first
+            x = self.projection(neighbors(x, config.embedding_ngram, mask).flip(-1).transpose(2, 3).flatten(2))
         if config.embedding_norm == "words":
             x = self.norm(x)
         if config.position_embedding == "learned":
@@ -250,18 +251,20 @@ class BertjaxEmbeddings(nn.Module):
         return self.dropout(x) if config.embedding_norm == "after" else x
 
 
-def join_neighbors(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
-    """Returns `count` tokens around each, the last of them first [B, S, count * E]; padding is zero for the others.
+def neighbors(x: Tensor, count: int, real: Tensor | None) -> Tensor:
+    """Returns the tokens around each [B, S, D, count]; zero where one of the two is padding, not both.
 
     Args:
-        x: word embeddings [B, S, E].
+        x: states of tokens [B, S, D].
         count: an odd number.
-        mask: True at real tokens [B, S]; None = all tokens are real.
+        real: True at real tokens [B, S]; None = all tokens are real.
     """
     reach = count // 2
-    real = x if mask is None else x * mask[:, :, None].to(x.dtype)
-    padded = F.pad(real, (0, 0, reach, reach))
-    return torch.cat([padded[:, shift : shift + x.shape[1]] for shift in reversed(range(count))], dim=-1)
+    tokens = F.pad(x, (0, 0, reach, reach)).unfold(1, count, 1)
+    if real is None:
+        return tokens
+    same = F.pad(real.to(x.dtype), (reach, reach)).unfold(1, count, 1) == real[:, :, None]
+    return tokens * same[:, :, None]
 
 
 class BertjaxProjection(nn.Module):
@@ -313,19 +316,10 @@ class BertjaxSpanConvolution(nn.Module):
             query: its projection to queries [B, S, N * H].
             real: True at real tokens [B, S]; None = all tokens are real.
         """
-        span = (self.neighbors(hidden, real) * self.depthwise[:, 0].T).sum(dim=-1)
+        span = (neighbors(hidden, self.size, real) * self.depthwise[:, 0].T).sum(dim=-1)
         kernels = self.weights(self.key(span) * query).unflatten(-1, (self.num_heads, 1, self.size))
-        values = self.neighbors(self.value(hidden), real).unflatten(2, (self.num_heads, -1))
+        values = neighbors(self.value(hidden), self.size, real).unflatten(2, (self.num_heads, -1))
         return (values * kernels.float().softmax(dim=-1).to(values.dtype)).sum(dim=-1)
-
-    def neighbors(self, hidden: Tensor, real: Tensor | None) -> Tensor:
-        """Returns the tokens around each [B, S, D, size]; zero where one of the two is padding, not both."""
-        reach = self.size // 2
-        tokens = F.pad(hidden, (0, 0, reach, reach)).unfold(1, self.size, 1)
-        if real is None:
-            return tokens
-        same = F.pad(real.to(hidden.dtype), (reach, reach)).unfold(1, self.size, 1) == real[:, :, None]
-        return tokens * same[:, :, None]
 
 
 class BertjaxAttention(nn.Module):
