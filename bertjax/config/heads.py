@@ -93,6 +93,14 @@ class HeadsConfig(Settings, group="model"):
         heads=("mlm",),
         help="Masked tokens are predicted from the last layer run twice over absolute positions (DeBERTa).",
     )
+    masked_next_token: bool = setting(
+        False,
+        key=False,
+        may_differ_from_init=True,
+        heads=("mlm",),
+        read_if=lambda config: not config.causal and not config.enhanced_decoder,
+        help="The scores of a masked token come from the state of the token before it; see `Mlm.masked_next_token`.",
+    )
     rtd_head: str = setting(
         "dense",
         choices=("dense", "summary"),

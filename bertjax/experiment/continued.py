@@ -103,6 +103,8 @@ def copy_architecture(cfg: ConfigDict, source: str) -> str:
     else:
         raise UserError(f"{source}: model_type {kind!r} is not a model of transformers that bertjax reads")
     _copy_network(cfg.model, model)
+    if objective == "mlm":
+        cfg.objective.mlm.masked_next_token = model.masked_next_token
     cfg.data.vocab_size, cfg.init_from = model.vocab_size, source
     return objective
 

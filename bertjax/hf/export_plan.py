@@ -29,8 +29,9 @@ from bertjax.types import Params
 
 _CODE = "transformers runs it with trust_remote_code=True, by the code in the folder"
 # Fields that bertjax.json may hold although a head of the class reads them: the class has no enhanced decoder, whose
-# position table is in the sidecar, and labels of a classifier that another class carries along.
-_SIDECAR_FIELDS = ("enhanced_decoder", "labels")
+# position table is in the sidecar; labels of a classifier that another class carries along; and a decoder that scores
+# masked tokens where it scores the next one.
+_SIDECAR_FIELDS = ("enhanced_decoder", "labels", "masked_next_token")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +199,8 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
         return plan_native(config, heads, (f"{error.args[0]}",))
     stored = select_stored_heads(keymap, required, heads)
     differing, in_sidecar = compare_configs(config, hf_config, heads, stored)
+    if "masked_next_token" in differing and not architecture.endswith("ForCausalLM"):
+        return plan_native(config, heads, ("masked_next_token",))
     if in_sidecar != differing:
         return plan_native(config, heads, tuple(name for name in differing if name not in in_sidecar))
     paths = _find_sidecar_paths(config, heads, stored, family, keymap)

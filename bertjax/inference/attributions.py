@@ -370,4 +370,7 @@ def _reading_weights(batch: dict[str, Any], readout: Readout) -> Float[Array, "R
         return jax.nn.one_hot(ends[readout.pooling], mask.shape[1]) if readout.pooling in ends else mean
     if readout.head == "sequence_classification" and readout.config.pooling in ("mean", "late"):
         return mean
-    return jax.nn.one_hot(batch["positions"], mask.shape[1]).mean(axis=1)
+    positions = batch["positions"]
+    if readout.masks is not None and readout.config.masked_next_token:
+        positions = positions - 1
+    return jax.nn.one_hot(positions, mask.shape[1]).mean(axis=1)

@@ -75,7 +75,11 @@ def masked_token_logits(
         positions: the positions to predict; they should be masked, because in one stream an unmasked position reads
             its own token.
         mode: how tokens are masked.
+
+    Raises:
+        UserError: a token is masked that nothing can predict, or an input is wrong.
     """
+    _require_predictable(model.config, masked)
     with jax.default_matmul_precision("float32"):
         return _jitted_logits(
             model.by_layer,
@@ -102,11 +106,23 @@ def masked_token_log_probs(
         model, batch, masked, positions: as of `masked_token_logits`.
         targets: ids of the tokens whose probability is computed.
         mode: how tokens are masked; None: not at all (causal models predict the next token).
+
+    Raises:
+        UserError: as of `masked_token_logits`.
     """
+    _require_predictable(model.config, masked)
     inputs = check_inputs(model.config, model.heads, *batch)
     arrays = jax.device_put((masked, positions, targets))
     with jax.default_matmul_precision("float32"):
         return _log_probs(model.by_layer, inputs, *arrays, model.config, model.heads, mode)
+
+
+def _require_predictable(config: EncoderConfig, masked: Bool[np.ndarray, "B S"]) -> None:
+    if config.masked_next_token and masked[:, 0].any():
+        raise UserError(
+            "this model predicts a masked token from the one before it, and a text begins with a mask: write a word "
+            "first"
+        )
 
 
 def _logits(

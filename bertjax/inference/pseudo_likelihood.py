@@ -5,8 +5,8 @@ within-word  the tokens after it in the same word are masked as well, because th
              beginning (arXiv:2305.10588)
 likelihood   for models that read from left to right: log P of each token given those before it
 
-Tokens of the text count, special tokens do not. The first token of a causal model follows the token that separates
-texts, if the tokenizer has one; else it has no probability.
+Tokens of the text count, special tokens do not. In a causal model, and in one that predicts a masked token from the one
+before it, the first token follows the token that separates texts, if the tokenizer has one; else it has no probability.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def score_texts(
         _require_causal(model)
         parts = causal_parts(model, encoded, tokens)
     else:
+        if model.config.masked_next_token:
+            encoded = _prepend(encoded, tokenizer.cls_id)
         require_max_length(encoded.lengths, limit, texts)
         mask_mode = choose_mask_mode(model, tokenizer.mask_id, two_streams)
         parts = _masked_parts(model, encoded, mask_mode, mode == "within-word", tokens)
@@ -104,6 +106,8 @@ def _masked_parts(
     flat = np.flatnonzero(texts.words >= 0)
     owners = np.searchsorted(texts.offsets, flat, side="right") - 1
     positions = flat - texts.offsets[owners]
+    if model.config.masked_next_token:  # without a token before it, the first has no probability
+        flat, owners, positions = (each[positions > 0] for each in (flat, owners, positions))
     max_batch_size, done = max(1, _MAX_SCORES // model.config.vocab_size), 0
     limit = max_input_length(model.config, model.heads)
     for batch in batch_by_length(texts.lengths[owners], limit, tokens, max_batch_size):

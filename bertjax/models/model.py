@@ -167,6 +167,8 @@ class Model(nnx.Module):
     ) -> Float[Array, "B M D"]:
         """Returns the input of the MLM head: the last hidden state, or the output of DeBERTa's enhanced decoder.
 
+        With `config.masked_next_token` it is the state of the token before, and of the first token its own.
+
         Args:
             encoded: output of `encode`.
             segment_ids, position_ids: as in `types.Batch`.
@@ -177,6 +179,9 @@ class Model(nnx.Module):
             assert encoded.before_last is not None  # `encode` collects it
             return self._enhanced_decoder(encoded.before_last, segment_ids, position_ids, positions, key)
         hidden = encoded.last_hidden_state
+        if self.config.masked_next_token and not self.config.causal:
+            indices = jnp.broadcast_to(jnp.arange(hidden.shape[1], dtype=jnp.int32), hidden.shape[:2])
+            positions = jnp.maximum((indices if positions is None else positions) - 1, 0)
         return hidden if positions is None else gather_positions(hidden, positions)
 
     def _enhanced_decoder(

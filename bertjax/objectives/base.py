@@ -148,11 +148,6 @@ class Objective(Settings):
         return None
 
     @property
-    def predicts_at_mask(self) -> bool:
-        """True if a masked token is predicted at its own position."""
-        return True
-
-    @property
     def embedding_pooling(self) -> str | None:
         """The pooling of the text embeddings that it trains: "first", "mean", or None where it trains none."""
         return None

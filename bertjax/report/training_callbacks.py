@@ -212,11 +212,9 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
     """
     cfg = exp.cfg
     sentences = tuple(cfg.eval.fill_mask)
-    # A model that predicts a token from the position before it would fill in the next one.
-    masked_sentences = sentences if exp.objective.predicts_at_mask else ()
     shown = cfg.report.sentence if cfg.report.sentence is not None else next(iter(sentences), None)
     probe_config = ProbeConfig(
-        sentences=masked_sentences,
+        sentences=sentences,
         sentence=shown or None,
         tokens=tuple(cfg.report.tokens),
         counts=counts,

@@ -15,9 +15,10 @@ from bertjax.config.overrides import apply_overrides, declared, from_json, load_
 from bertjax.config.presets import preset
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# the tokenizer, data.packing, train.compute_dtype and train.result_dtype set these, and keys of an extension
+# the tokenizer, data.packing, the objective, train.compute_dtype and train.result_dtype set these, and keys of an
+# extension
 FROM_ELSEWHERE = {*OF_TOKENIZER, "compute_dtype", "result_dtype"}
-FROM_ELSEWHERE |= {"attention_settings", "cross_attention_hidden_size", "max_examples"}
+FROM_ELSEWHERE |= {"attention_settings", "cross_attention_hidden_size", "masked_next_token", "max_examples"}
 SPECS = [
     f"{path}:{size}" if size else str(path)
     for path in sorted(CONFIGS.glob("*.py"))

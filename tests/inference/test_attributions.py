@@ -164,6 +164,19 @@ def test_rollout_as_product_of_attentions(tmp_path: Path) -> None:
         Attributor(ours, two_streams).attention_rollout([window])
 
 
+def test_rollout_begins_where_a_masked_token_is_predicted(tmp_path: Path) -> None:
+    _, ours, tokenizer, window, readout = make(tmp_path, "MaskedLM", "mlm")
+    window = dataclasses.replace(window, positions=(3,), ids=(7,))
+    results = []
+    for shifted in (False, True):
+        config = dataclasses.replace(ours.config, masked_next_token=shifted)
+        masked = readout._replace(config=config, masks=MaskMode(tokenizer.mask_id, False))
+        at = dataclasses.replace(window, positions=(4,)) if shifted else window
+        results += Attributor(dataclasses.replace(ours, config=config), masked).attention_rollout([at])
+    assert results[0].score == pytest.approx(results[1].score, abs=1e-5)
+    np.testing.assert_allclose(results[0].words, results[1].words, atol=1e-6)
+
+
 def test_words() -> None:
     """A token joins the words that it covers; one of blanks belongs to the next word; the rest has no tokens."""
     begins, ends = np.array([0, 3, 4, 4, 8]), np.array([3, 4, 6, 9, 13])

@@ -112,6 +112,21 @@ def test_a_causal_position_predicts_the_next() -> None:
     np.testing.assert_allclose(result, expected, atol=2e-5)
 
 
+def test_a_token_is_predicted_from_the_one_before_it() -> None:
+    rows, hidden, positions = drawn()
+    plain, shifted = model_of(PLAIN), model_of(dataclasses.replace(PLAIN, masked_next_token=True))
+    how = choose_mask_mode(shifted, MASK)
+    with pytest.raises(UserError, match="a text begins with a mask: write a word first"):
+        masked_token_logits(shifted, rows, hidden, positions, how)
+    hidden[:, 0], positions = False, np.maximum(positions, 1)
+    hidden[2, 1] = True
+    result = masked_token_logits(shifted, rows, hidden, positions, how)
+    np.testing.assert_array_equal(result, masked_token_logits(plain, rows, hidden, positions - 1, how))
+    ids = np.where(hidden, MASK, rows.input_ids)
+    before, at = (np.asarray(each(ids, rows.attention_mask).mlm_logits) for each in (plain, shifted))
+    np.testing.assert_array_equal(at[:, 1:], before[:, :-1])
+
+
 def test_refused() -> None:
     with pytest.raises(UserError, match=r"no head for masked words \(it has none at all\)"):
         choose_mask_mode(model_of(PLAIN, ()), MASK)

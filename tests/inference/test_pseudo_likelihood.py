@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from models_lab import quick_compilation, write_folder
+from tokenizers.processors import TemplateProcessing
 from tokens_lab import sentences
 
 from bertjax.data.tokenizer import Tokenizer
@@ -51,8 +55,8 @@ def their_log_probs(model: Any, **inputs: Any) -> torch.Tensor:
         return torch.log_softmax(model(**inputs).logits, dim=-1)
 
 
-def their_score(pair: Both, text: str, within_word: bool) -> tuple[float, int]:
-    """Scores one text: every token that is not special is masked in a separate copy."""
+def their_score(pair: Both, text: str, within_word: bool, shift: int = 0) -> tuple[float, int]:
+    """Scores one text: every token that is not special is masked in a separate copy, and read `shift` before."""
     encoded = pair.their_tokenizer(text, return_tensors="pt", return_special_tokens_mask=True)
     words, special = encoded.word_ids(), encoded.pop("special_tokens_mask")[0]
     ids, total, count = encoded["input_ids"][0], 0.0, 0
@@ -65,9 +69,9 @@ def their_score(pair: Both, text: str, within_word: bool) -> tuple[float, int]:
             hidden[:, :, masked], target[0, 0, index] = 1, 1
             result = their_log_probs(pair.theirs, **encoded, perm_mask=hidden, target_mapping=target)[0, 0]
         else:
-            copy = ids.clone()
-            copy[masked] = pair.their_tokenizer.mask_token_id
-            result = their_log_probs(pair.theirs, **{**encoded, "input_ids": copy[None]})[0, index]
+            changed = ids.clone()
+            changed[masked] = pair.their_tokenizer.mask_token_id
+            result = their_log_probs(pair.theirs, **{**encoded, "input_ids": changed[None]})[0, index - shift]
         total, count = total + float(result[ids[index]]), count + 1
     return total, count
 
@@ -83,6 +87,38 @@ def test_pseudo_log_likelihoods_as_transformers(both: Both) -> None:
         assert result.tokens.tolist() == [count for _, count in expected] and result.tokens.max() > 4
         np.testing.assert_allclose(result.totals, [total for total, _ in expected], rtol=1e-5, err_msg=mode)
     assert np.abs(score_texts(both.ours, both.tokenizer, TEXTS, "pll").totals - result.totals).max() > 1e-3
+
+
+@of_all_families("bert")
+def test_a_token_is_predicted_from_the_one_before_it(both: Both) -> None:
+    config = dataclasses.replace(both.ours.config, masked_next_token=True)
+    model = dataclasses.replace(both.ours, config=config)
+    expected = [their_score(both, text, False, shift=1)[0] for text in TEXTS]
+    result = score_texts(model, both.tokenizer, TEXTS, "pll")
+    np.testing.assert_allclose(result.totals, expected, rtol=1e-5)
+
+
+@of_all_families("bert")
+def test_the_first_token_needs_one_before_it(both: Both) -> None:
+    """A tokenizer that adds nothing to a text lends its separator; without one the first token has no probability."""
+    model = dataclasses.replace(both.ours, config=dataclasses.replace(both.ours.config, masked_next_token=True))
+    bare = copy.copy(both.tokenizer)
+    engine = type(bare.engine).from_str(bare.engine.to_str())
+    engine.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    bare.backend = types.SimpleNamespace(marked=engine)
+    counts = []
+    for bare.cls_id in (both.tokenizer.cls_id, -1):
+        added = [bare.cls_id] if bare.cls_id >= 0 else []
+        ids = np.array([[*added, *engine.encode(TEXTS[0]).ids]], np.int32)
+        total = 0.0
+        for index in range(1, ids.shape[1]):
+            masked = np.where(np.arange(ids.shape[1]) == index, bare.mask_id, ids)
+            row = their_log_probs(both.theirs, input_ids=torch.tensor(masked))[0, index - 1]
+            total += float(row[int(ids[0, index])])
+        result = score_texts(model, bare, TEXTS[:1], "pll")
+        np.testing.assert_allclose(result.totals, [total], rtol=1e-5)
+        counts.append(int(result.tokens[0]))
+    assert counts[0] == counts[1] + 1
 
 
 @of_all_families("gpt2")

@@ -6,8 +6,8 @@ follows the last layer here, and `last_hidden_state` has passed it. `transformer
 Positions are DeBERTa's; one matrix projects content and distances to queries and keys. In the first version of the code
 (`share_att_key` = false) distances read its rows head by head, and content does not: they get matrices of their own.
 
-GPT-BERT (`model.attention_gate`) has another norm in attention, and averages over depth; it scores a masked token at
-the one before.
+GPT-BERT (`model.attention_gate`) has another norm in attention, and averages over depth. The authors' class scores a
+masked token at the one before; here the scores stand at the masked token itself (`masked_next_token`).
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ GPT_BERT = dataclasses.replace(
     structure={
         **FAMILY.structure,
         **{"norm_placement": "sub", "attention_gate": "gelu", "depth_weighted_average": True},
+        "masked_next_token": True,
     },
     unsupported=(*ENCODER_ONLY, ("temperature", (1.0, 1, None), "scores are not divided")),
     aliases={"cls_dropout": "classifier_dropout"},

@@ -137,6 +137,7 @@ class BertjaxConfig(PretrainedConfig):
     scale_logits: bool = False
     logit_soft_cap: float | None = None
     enhanced_decoder: bool = False
+    masked_next_token: bool = False
     rtd_head: str = "dense"
     span_positions: int = 20
     span_position_size: int = 200

@@ -65,6 +65,8 @@ class BertjaxLanguageModel(BertjaxPreTrainedModel):
             hidden = self.encoder.decode(
                 outputs.hidden_states, self.decoder_positions, input_ids, attention_mask, position_ids
             )
+        elif self.config.masked_next_token and not self.config.causal:
+            hidden = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
         outputs.hidden_states = outputs.hidden_states if with_states else None
         return self.mlm_head(hidden), outputs
 
