@@ -26,7 +26,14 @@ from transformers.models.auto import modeling_auto
 import bertjax
 from bertjax.errors import UserError, one_line
 
-MAPPINGS = ("MASKED_LM", "TEXT_ENCODING", "MULTIPLE_CHOICE")
+MAPPINGS = (
+    "MASKED_LM",
+    "TEXT_ENCODING",
+    "MULTIPLE_CHOICE",
+    "QUESTION_ANSWERING",
+    "TOKEN_CLASSIFICATION",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+)
 TOLERANCE = 5e-5
 # Sizes by the names that configs use for them; a config takes those that it has.
 SIZES: dict[str, Any] = {
