@@ -31,7 +31,7 @@ from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, pool, save_sentence_transformers, scale_to_unit_length
 from bertjax.models.model import HEADS
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 LAB = Path(__file__).with_name("remote_code_lab.py")
@@ -262,6 +262,22 @@ def run_lab(*arguments: str | Path) -> None:
     command = [sys.executable, "-P", str(LAB), *map(str, arguments)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_two_mixtures_of_most_values(index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = mixtures()[index]
+    monkeypatch.setattr(save_module, "verify_export", lambda *_, **__: None)
+    params, batch = random_params(config, HEADS[:5], index), make_batch(config, index)
+    save_pretrained(tmp_path, params, config, heads=HEADS[:5])
+    model, real = load_pretrained(tmp_path), batch["attention_mask"] > 0
+    inputs = check_inputs(config, HEADS[:5], batch["input_ids"], batch["attention_mask"])
+    ours = run_model(model.config, HEADS[:5], model.params, inputs)
+    theirs = transformers.AutoModelForPreTraining.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    with torch.no_grad():
+        out = theirs(**{name: torch.tensor(batch[name]) for name in ("input_ids", "attention_mask")})
+    gap = np.abs(np.asarray(ours.mlm_logits) - out.prediction_logits.numpy())[real]
+    assert gap.max() <= TOLERANCE
 
 
 @pytest.mark.weekly
