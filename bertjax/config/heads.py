@@ -152,13 +152,13 @@ class HeadsConfig(Settings, group="model"):
         help="Scores of the ends of an answer: tokens: a layer on every token; question: products of every token with "
         "the token [QUESTION] of the text, in a text without one with its first (Splinter, arXiv:2101.00438).",
     )
-    question_token_id: int = setting(
-        -1,
+    question_token_id: int | None = setting(
+        None,
         key=False,
         may_differ_from_init=True,
         heads=("question_answering",),
         read_if=lambda config: config.answer_head == "question",
-        help="Id of that token; -1: the tokenizer has none.",
+        help="Id of that token; None: the tokenizer has none.",
     )
     classifier_bias: bool = setting(
         True, heads=("sequence_classification",), help="Bias of a classifier's scores; false: most decoders."

@@ -333,8 +333,13 @@ def _compare_ids(folder: Path, written: Any, tokenizer: ExportableTokenizer, sam
 def _read_tokenizer(folder: Path) -> Any:
     """Returns what `transformers.AutoTokenizer` makes of a folder; the code that its config.json names is not run."""
     from transformers import AutoTokenizer
+    from transformers import logging as their_log
 
+    verbosity = their_log.get_verbosity()
+    their_log.set_verbosity_error()  # without the code it does not know the type
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # it raises errors of many kinds
         raise ExportError(f"{folder}: transformers cannot read the tokenizer: {one_line(error)}") from error
+    finally:
+        their_log.set_verbosity(verbosity)

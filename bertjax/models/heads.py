@@ -197,7 +197,7 @@ class QuestionHead(nnx.Module):
         self.start, self.end = AnswerLayer(config, rngs), AnswerLayer(config, rngs)
         size = config.hidden_size
         self.start_product, self.end_product = (Linear(size, size, config, rngs, False) for _ in range(2))
-        self.token = config.question_token_id
+        self.token = -1 if config.question_token_id is None else config.question_token_id
 
     @jax.named_scope("head")
     def __call__(

@@ -130,7 +130,7 @@ def test_a_published_layout_is_finetuned_and_answers_like_transformers(tmp_path:
 
 def test_the_token_is_that_of_the_tokenizer(tmp_path: Path) -> None:
     cfg = base_config()
-    for words, expected in ((WORDS, 5), ([word for word in WORDS if word != "[QUESTION]"], -1)):
+    for words, expected in ((WORDS, 5), ([word for word in WORDS if word != "[QUESTION]"], None)):
         (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
         cfg.model.preset = "splinter-base"
         vocabulary = load_tokenizer(tmp_path / "vocab.txt").vocabulary()
@@ -139,11 +139,15 @@ def test_the_token_is_that_of_the_tokenizer(tmp_path: Path) -> None:
 
 def test_what_the_classes_hold() -> None:
     config = EncoderConfig(**preset("splinter-base"))
+    assert plan_export(config, HEADS).unsupported == ("question_token_id",)
+    assert plan_export(config, ()).architecture == "SplinterModel"
+    config = dataclasses.replace(config, question_token_id=104)
     for heads, architecture in ((HEADS, "SplinterForQuestionAnswering"), ((), "SplinterModel")):
         plan = plan_export(config, heads)
         assert (plan.architecture, plan.has_sidecar, plan.unsupported) == (architecture, False, ())
     plain = dataclasses.replace(config, answer_head="tokens")
     assert plan_export(plain, HEADS).unsupported == ("answer_head",)
-    assert plan_export(dataclasses.replace(config, family="bert"), HEADS).unsupported == ("answer_head",)
+    other = dataclasses.replace(config, family="bert", question_token_id=None)
+    assert plan_export(other, HEADS).unsupported == ("answer_head",)
     with pytest.raises(UserError, match="only encoders are supported"):
         FAMILIES["splinter"].parse_config({"is_decoder": True})

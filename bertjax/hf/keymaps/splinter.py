@@ -43,5 +43,7 @@ FAMILY = Family(
     structure={"initializer": "normal", "answer_head": "question"},
     unsupported=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
     ignored_keys="initialize_new_qass use_cache",
+    # Without the token the class holds the encoder alone; its config needs a number.
+    extra_keys=lambda config, _: {"question_token_id": 104} if config.question_token_id is None else {},
     prefix="splinter.",
 )

@@ -45,7 +45,7 @@ class BertjaxConfig(PretrainedConfig):
     pad_token_id: int = 0
     mask_token_id: int = 0
     eos_token_id: int = 0
-    question_token_id: int = -1
+    question_token_id: int | None = None
     # positions inside attention
     attention_position: str = "none"
     global_rope_theta: float = 10_000.0

@@ -142,7 +142,7 @@ class BertjaxQuestionHead(nn.Module):
         self.start, self.end = BertjaxAnswerLayer(config), BertjaxAnswerLayer(config)
         size = config.hidden_size
         self.start_product, self.end_product = (nn.Linear(size, size, bias=False) for _ in range(2))
-        self.token = config.question_token_id
+        self.token = -1 if config.question_token_id is None else config.question_token_id
 
     def forward(self, hidden: Tensor, input_ids: Tensor | None, mask: Tensor | None) -> Tensor:
         """Returns scores [B, S, 2] of hidden states [B, S, D].
