@@ -14,13 +14,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
-from bertjax.config.data import DataConfig
+from bertjax.config.data import DataConfig, FilterConfig, SourceMixtureConfig
 from bertjax.config.fields import Reader, settings_of
-from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import STREAM_FORMATS
 from bertjax.config.phases import list_phases, source_texts
-from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
 from bertjax.data.corpus_report import dropped_document_lines
 from bertjax.data.little_text import cut_documents, hold_out_little

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bertjax.config.filters import FilterConfig
+from bertjax.config.data import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, CorpusShard, SplitSize, find_damage, read_meta
 from bertjax.data.filters import DocumentFilter, EvaluationText, TextCheck, check_batch
 from bertjax.data.parts import PartStore, ResumableFolder, SplitWriter

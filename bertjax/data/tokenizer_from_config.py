@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
-from bertjax.config.data import FIXED_VOCABULARIES, TOKENIZER_MODELS
+from bertjax.config.data import FIXED_VOCABULARIES, TOKENIZER_MODELS, FilterConfig
 from bertjax.config.fields import Reader
-from bertjax.config.filters import FilterConfig
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.source_files import source_entries
 from bertjax.config.sources import Source
