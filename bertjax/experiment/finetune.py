@@ -18,23 +18,28 @@ from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import named
 from bertjax.experiment import build
+from bertjax.experiment.abstract_inputs import require_metric
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.config import parse
-from bertjax.experiment.eval_metric_names import require_metric
 from bertjax.experiment.export import export_run
 from bertjax.experiment.init_from import load_initial_weights
 from bertjax.experiment.load import SourceModel, StoredRun
-from bertjax.experiment.processes_agree import require_same_inputs, require_same_start
+from bertjax.experiment.processes import require_same_inputs, require_same_start
 from bertjax.experiment.task import (
     Task,
     read_task,
     require_task,
     resolve_config,
     store_settings,
-    task_batches,
 )
-from bertjax.experiment.task_feed import held_out_evaluator, held_out_metric_names, task_digests, task_feed
+from bertjax.experiment.task_feed import (
+    held_out_evaluator,
+    held_out_metric_names,
+    task_batches,
+    task_digests,
+    task_feed,
+)
 from bertjax.experiment.task_teacher import store_scores
 from bertjax.experiment.workdir import (
     changed_keys,
