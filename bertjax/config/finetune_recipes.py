@@ -242,23 +242,11 @@ def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict
     require = TASK_KINDS.require_no_clash if kind in TASK_KINDS.builtin else TASK_KINDS.load  # imports none of ours
     require(kind, f"the kind {kind}")
     require_one_of("the recipe", family, tuple(RECIPES))
-    values: Values = dict(_OF_KIND.get(kind, {}))
+    values = dict(_OF_KIND.get(kind, {}))
     for name in (_AFTER.get(family), family):
         if name is not None:
             values |= RECIPES[name].get("all", {}) | RECIPES[name].get(kind, {})
-    config.objective.name, config.task.kind = "task", kind
-    warmup = values.pop("warmup")
-    for key, value in values.items():
-        reference(config, key).set(value)
-    at_least = 1 if config.schedule.name == "slanted_triangular" else 0  # which begins with a rise
-    warmup_steps = functools.partial(_share_of_run, share=warmup, at_least=at_least)
-    config.schedule.warmup_steps = derived(config, "train.num_steps", warmup_steps)
-    config.checkpoint.keep = 1
-    return config
-
-
-def _share_of_run(steps: int, share: float, at_least: int) -> int:
-    return max(int(steps * share + 0.5), at_least)
+    return _set_values(config, kind, values)
 
 
 def make_seq2seq(config: ConfigDict, recipe: str) -> ConfigDict:
@@ -268,16 +256,20 @@ def make_seq2seq(config: ConfigDict, recipe: str) -> ConfigDict:
         UserError: The recipe is unknown.
     """
     require_one_of("the recipe", recipe, tuple(SEQ2SEQ_RECIPES))
-    config.objective.name, config.task.kind = "task", "seq2seq"
-    config.checkpoint.keep = 1
-    values = dict(SEQ2SEQ_RECIPES[recipe])
-    warmup_steps = functools.partial(_warmup_steps, warmup=values.pop("warmup"))
-    config.schedule.warmup_steps = derived(config, "train.num_steps", warmup_steps)
+    return _set_values(config, "seq2seq", SEQ2SEQ_RECIPES[recipe])
+
+
+def _set_values(config: ConfigDict, kind: str, values: Values) -> ConfigDict:
+    config.objective.name, config.task.kind, config.checkpoint.keep = "task", kind, 1
     for key, value in values.items():
-        reference(config, key).set(value)
+        if key != "warmup":
+            reference(config, key).set(value)
+    at_least = 1 if config.schedule.name == "slanted_triangular" else 0  # which begins with a rise
+    warmup_steps = functools.partial(_warmup_steps, warmup=values["warmup"], at_least=at_least)
+    config.schedule.warmup_steps = derived(config, "train.num_steps", warmup_steps)
     return config
 
 
-def _warmup_steps(steps: int, warmup: float) -> int:
+def _warmup_steps(steps: int, warmup: float, at_least: int) -> int:
     """Returns a share of the run or, of a number of steps, at most a fifth of the run."""
-    return int(steps * warmup + 0.5) if warmup < 1 else min(int(warmup), max(steps // 5, 1))
+    return max(int(steps * warmup + 0.5), at_least) if warmup < 1 else min(int(warmup), max(steps // 5, 1))

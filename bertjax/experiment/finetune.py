@@ -159,7 +159,7 @@ def train_task(
     if tested:
         print(f"test: {scores_line(tested)}")
     if isinstance(evaluate, Tuner):
-        _store_tuned(exp.cfg, config)
+        store_settings(exp.cfg, config.spec)  # what was tuned
         processes.run_on_first("the work directory", lambda: write_config(workdir, exp.cfg))
     params = build.unpadded_params(params, exp.model)
     if cfg.export.at_end:
@@ -183,11 +183,6 @@ def _log_test(path: Path, step: int, metrics: Mapping[str, float]) -> None:
     if any(record.get(name) != value for record in read_log(path)[-1:] for name, value in metrics.items()):
         with path.open("a", encoding="utf-8") as file:
             file.write(to_line({"step": step, **metrics}))
-
-
-def _store_tuned(cfg: ConfigDict, config: TaskConfig) -> None:
-    """Sets the keys of the kind of task to what was tuned."""
-    store_settings(cfg, config.spec)
 
 
 def _restore_or_init(

@@ -155,15 +155,12 @@ def task_feed(
     if task.held_out:
         evaluate = held_out_evaluator(exp, task.config, task.tokenizer, task.held_out, on_scores)
     if task.tuning:
-        evaluate = _tuner(exp, task, task.tuning, evaluate)
+        examples = task.tuning.data
+        tuned = _eval_batches(exp, task.config, task.tokenizer, examples.features)
+        evaluate = Tuner(task.config, _of_labels(exp), exp.mesh, examples, tuned, evaluate)
     digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task.labels, task.train)}
     counts = {name: len(split.examples) for name, split in task.splits.items()}
     return build.Feed(batches, lambda program: evaluate, digests, task.train.data.features.num_tokens, counts)
-
-
-def _tuner(exp: build.Experiment, task: Task, split: Split, evaluate: Evaluator | Any) -> Tuner:
-    batches = _eval_batches(exp, task.config, task.tokenizer, split.data.features)
-    return Tuner(task.config, _of_labels(exp), exp.mesh, split.data, batches, evaluate)
 
 
 def _no_metrics(params: Params, frozen: Any) -> Mapping[str, float]:
