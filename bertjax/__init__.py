@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bertjax.errors import UserError as UserError
     from bertjax.experiment.config import load_config as load_config
     from bertjax.experiment.continued import continue_config as continue_config
-    from bertjax.experiment.objective import make_objective as make_objective
+    from bertjax.experiment.loop_parts import make_objective as make_objective
     from bertjax.experiment.open_model import from_encoders as from_encoders
     from bertjax.experiment.open_model import load_pretrained as load_pretrained
     from bertjax.experiment.run import Run as Run
@@ -80,7 +80,7 @@ _NAMES = {
     "bertjax.experiment.config": ("load_config",),
     "bertjax.errors": ("UserError",),
     "bertjax.experiment.continued": ("continue_config",),
-    "bertjax.experiment.objective": ("make_objective",),
+    "bertjax.experiment.loop_parts": ("make_objective",),
     "bertjax.experiment.open_model": ("from_encoders", "load_pretrained"),
     "bertjax.experiment.run": ("Run", "open_run"),
     "bertjax.hf.encoder_decoder.pretrained": ("PretrainedEncoderDecoder",),
