@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import importlib.util
 import os
 import unicodedata
 from pathlib import Path
 from typing import Any
 
-from bertjax.config.fields import Settings, is_missing, phase_setting, setting
+from bertjax.config.fields import Settings, phase_setting, setting
 from bertjax.config.sources import Limits, parse_epochs
 from bertjax.errors import UserError, require_regular_file
 
@@ -161,7 +162,7 @@ class DataConfig(Settings, group="data"):
                 f"data.eval_fraction must lie in (0, 1), not {self.eval_fraction}; or set data.eval_sources"
             )
         require_regular_file(os.path.expanduser(self.tokenizer), "data.tokenizer")
-        if self.dask_scheduler is not None and is_missing("distributed"):
+        if self.dask_scheduler is not None and _is_missing("distributed"):
             raise UserError("data.dask_scheduler is set but dask is missing; pip install 'bertjax[dask]'")
         if self.token_pattern is not None and self.tokenizer != "wordlevel":
             raise UserError(f"data.token_pattern is for data.tokenizer=wordlevel, not for {self.tokenizer}; remove it")
@@ -239,7 +240,7 @@ class FilterConfig(Settings, group="data"):
     )
 
     def check(self) -> None:
-        if self.near_duplicates is not None and is_missing("rensa"):
+        if self.near_duplicates is not None and _is_missing("rensa"):
             raise UserError("data.near_duplicates is set but rensa is missing; pip install 'bertjax[dedup]'")
         if self.max_chars is not None and self.max_chars < self.min_chars:
             raise UserError(
@@ -257,3 +258,11 @@ class FilterConfig(Settings, group="data"):
         parts += [["min", self.min_chars]] if self.min_chars else []
         parts += [["max", self.max_chars]] if self.max_chars is not None else []
         return parts + ([["scripts", *scripts]] if self.scripts else [])
+
+
+def _is_missing(package: str) -> bool:
+    """Returns whether an optional package is not installed."""
+    try:
+        return importlib.util.find_spec(package) is None
+    except ValueError:  # a test has taken it out
+        return True
