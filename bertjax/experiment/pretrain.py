@@ -33,10 +33,14 @@ from bertjax.experiment.config import parse
 from bertjax.experiment.export import export_run
 from bertjax.experiment.growth import GROWING, needs_growth
 from bertjax.experiment.hub_names import pin_commits
-from bertjax.experiment.init_from import load_initial_weights, require_init_source
+from bertjax.experiment.init_from import (
+    load_initial_weights,
+    require_checkpoint,
+    require_init_source,
+    restore_from_other_run,
+)
 from bertjax.experiment.load import SourceModel, StoredRun, load_source_model, write_teacher
 from bertjax.experiment.processes import prepare_on_first_process, require_same_inputs, require_same_start
-from bertjax.experiment.resume_from import require_checkpoint, restore_from_other_run
 from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
 from bertjax.experiment.workdir import (
     ChangedKey,
