@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from bertjax.errors import UserError as UserError
     from bertjax.experiment.config import load_config as load_config
     from bertjax.experiment.continued import continue_config as continue_config
-    from bertjax.experiment.objective import make_objective as make_objective
+    from bertjax.experiment.loop_parts import make_objective as make_objective
     from bertjax.experiment.open_model import from_encoders as from_encoders
     from bertjax.experiment.open_model import load_pretrained as load_pretrained
     from bertjax.experiment.run import Run as Run
@@ -51,44 +52,9 @@ __version__ = "0.1.0"
 # `datasets` draws no bars here, but its import warns in a notebook without ipywidgets.
 warnings.filterwarnings("ignore", message="IProgress not found")
 
-_NAMES = {
-    "bertjax.commands.compare": ("compare",),
-    "bertjax.commands.compile": ("compile",),
-    "bertjax.commands.decay": ("decay",),
-    "bertjax.commands.embed": ("embed",),
-    "bertjax.commands.env": ("env",),
-    "bertjax.commands.eval_minimal_pairs": ("eval_minimal_pairs",),
-    "bertjax.commands.eval_sts": ("eval_sts",),
-    "bertjax.commands.evaluate": ("evaluate",),
-    "bertjax.commands.explain": ("explain",),
-    "bertjax.commands.export": ("export",),
-    "bertjax.commands.fill_mask": ("fill_mask",),
-    "bertjax.commands.finetune": ("finetune",),
-    "bertjax.commands.generate": ("generate",),
-    "bertjax.commands.inspect_data": ("inspect_data",),
-    "bertjax.commands.lr_find": ("lr_find",),
-    "bertjax.commands.plan": ("plan",),
-    "bertjax.commands.predict": ("predict",),
-    "bertjax.commands.pseudo_label": ("pseudo_label",),
-    "bertjax.commands.prepare": ("prepare",),
-    "bertjax.commands.pretrain": ("pretrain", "sweep"),
-    "bertjax.commands.probe": ("probe",),
-    "bertjax.commands.prune": ("prune",),
-    "bertjax.commands.score_choices": ("score_choices",),
-    "bertjax.commands.suite": ("suite",),
-    "bertjax.config.model": ("EncoderConfig",),
-    "bertjax.experiment.config": ("load_config",),
-    "bertjax.errors": ("UserError",),
-    "bertjax.experiment.continued": ("continue_config",),
-    "bertjax.experiment.objective": ("make_objective",),
-    "bertjax.experiment.open_model": ("from_encoders", "load_pretrained"),
-    "bertjax.experiment.run": ("Run", "open_run"),
-    "bertjax.hf.encoder_decoder.pretrained": ("PretrainedEncoderDecoder",),
-    "bertjax.hf.pretrained": ("PretrainedModel",),
-    "bertjax.models.encoder": ("Encoder",),
-    "bertjax.objectives.base": ("Objective",),
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+# The imports above are for type checkers; what they name is imported when it is used.
+with open(__file__, encoding="utf-8") as _source:
+    _HOMES = {name: module for module, name in re.findall(r"from (bertjax\..+) import (\w+) as", _source.read())}
 __all__ = ["__version__", "data", *_HOMES]
 
 

@@ -72,7 +72,8 @@ def run_bertjax(options: argparse.Namespace) -> dict[str, Any]:
     from bertjax.experiment import build
     from bertjax.experiment.config import parse as check
     from bertjax.experiment.finetune import initial_state
-    from bertjax.experiment.task import read_task, resolve_config, task_batches
+    from bertjax.experiment.task import read_task, resolve_config
+    from bertjax.experiment.task_feed import task_batches
     from bertjax.tasks.readers.examples import read_examples
     from bertjax.tasks.seq2seq import TextGenerator, float32_model
     from bertjax.training.sharding import put_batch

@@ -15,6 +15,7 @@ import bertjax
 from bertjax.cli import command_parsers
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.objectives import OBJECTIVES
+from bertjax.config.overrides import declared
 from bertjax.config.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
@@ -79,3 +80,20 @@ def test_the_site_has_no_warning(tmp_path: Path) -> None:
     assert "109,514,298" in models and "<!-- generate" not in models
     outside = re.compile(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?(?:https?:)?//')
     assert not [page for page in (tmp_path / "site").rglob("*.html") if outside.search(page.read_text())]
+
+
+def _of_network(key: str) -> str:
+    group, _, name = key.partition(".")
+    return f"model.{name}" if group in ("generator", "decoder") else ""
+
+
+def test_the_reference_names_every_key_once_and_links_others() -> None:
+    page = GENERATORS["config"]()
+    ids = re.findall(r"\{ #(\S+) \}", page)
+    assert len(ids) == len(set(ids))
+    assert {key for key in declared() if key not in ids} == {
+        key for key in declared() if not key.startswith("model.") and _of_network(key) in declared()
+    }
+    assert set(re.findall(r"\]\(#(\S+?)\)", page)) <= set(ids)
+    assert "`optimizer.name`{ #optimizer.name }\n:   adamw: Adam" in page
+    assert "one of `adamw`, `lamb`, `stable_adamw`, `muon`" in page

@@ -55,7 +55,7 @@ ARROWS: dict[str, set[str]] = {
 }
 ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "tasks"}
 ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
-ARROWS["__main__"] = {"cli", "runtime"}
+ARROWS["__main__"] = {"cli"}
 ARROWS["bertjax"] = {"commands", "config", "data", "errors", "experiment", "hf", "models", "objectives"}
 
 PRIVATE = {

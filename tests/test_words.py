@@ -214,7 +214,7 @@ def test_descriptions_of_arguments_begin_with_a_noun() -> None:
 
 def is_public(path: Path) -> bool:
     """Returns whether a file has a name of the Python API, a command, or a protocol that users implement."""
-    homes = {f"{module.replace('.', '/')}.py" for module in bertjax._NAMES}
+    homes = {f"{module.replace('.', '/')}.py" for module in bertjax._HOMES.values()}
     return name_of(path) in homes or path.parts[-2] == "commands" or "(Protocol" in path.read_text(encoding="utf-8")
 
 

@@ -21,7 +21,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -36,16 +36,17 @@ from bertjax.checkpoint.manifest import (
     MANIFEST,
     DamagedCheckpointError,
     body_digest,
+    manifests,
     read_manifest,
     steps_in,
     verify_checkpoint,
     write_manifest,
 )
-from bertjax.checkpoint.settings import Checkpointing, select_best_step, steps_to_keep
+from bertjax.checkpoint.settings import Checkpointing
 from bertjax.checkpoint.surgery import leaf_specs, require_same_leaves, restore_target
 from bertjax.errors import UserError, comma_list
 from bertjax.io.staging import stored_folder
-from bertjax.io.store import store_errors
+from bertjax.io.store import store_errors, store_warnings
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 
 log = logging.getLogger(__name__)
@@ -103,10 +104,8 @@ class Checkpoints:
             multiprocessing_options=together,
         )
         if not read_only and jax.process_index() == 0:
-            try:
+            with store_errors(f"cannot create the checkpoint folder {self.directory}"):
                 self.directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(f"cannot create the checkpoint folder {self.directory}: {error.strerror}") from error
             self._remove_leftovers()
 
     # -- saving --------------------------------------------------------------------------------------------------------
@@ -193,14 +192,12 @@ class Checkpoints:
 
     def all_steps(self) -> list[int]:
         """Returns the finished steps, oldest first; their digests are compared only when one is restored."""
-        return self._run_on_first("the list of checkpoints", lambda: list(self._manifests()))
+        return self._run_on_first("the list of checkpoints", lambda: list(manifests(self.directory)))
 
     def best_step(self) -> int | None:
         """Returns the finished step with the best value of `best_metric`; None where none was measured."""
         self.wait()
-        return self._run_on_first(
-            "the best checkpoint", lambda: select_best_step(self._scores(), self.settings.lower_is_better)
-        )
+        return self._run_on_first("the best checkpoint", lambda: self.settings.best_step(self._scores()))
 
     def latest_step(self) -> int | None:
         """Returns the newest finished step; None where there is none."""
@@ -210,7 +207,7 @@ class Checkpoints:
         """Returns what is left on the disk after a failure, for messages."""
         if not self.directory.is_dir():
             return "the directory is gone, and every checkpoint with it"
-        steps = list(self._manifests())
+        steps = list(manifests(self.directory))
         return f"the checkpoint of step {steps[-1]} is there to resume from" if steps else "there is no checkpoint yet"
 
     def restore(
@@ -318,15 +315,13 @@ class Checkpoints:
     def _delete_old_steps(self) -> None:
         if jax.process_index() == 0:
             scores = self._scores()
-            for step in set(scores) - steps_to_keep(
-                scores, self.settings.keep, self.settings.keep_every, self.settings.lower_is_better
-            ):
+            for step in scores.keys() - self.settings.steps_to_keep(scores):
                 self._delete(step)
 
     def _delete(self, step: int) -> None:
         """Renames a step before deleting it, so that no visible step is ever incomplete."""
         if self._store is not None:
-            with _store_errors(f"the checkpoint of step {step} cannot be deleted from {self._store.url}"):
+            with store_warnings(f"the checkpoint of step {step} cannot be deleted from {self._store.url}"):
                 self._store.remove(self._stored_name(step), MANIFEST)
         trash = self.directory / f"{_TRASH}{step}"
         (self.directory / str(step)).rename(trash)
@@ -336,24 +331,15 @@ class Checkpoints:
         """Returns whether the run that writes here has deleted a step that this reader has chosen."""
         return self.read_only and not (self.directory / str(step)).exists()
 
-    def _manifests(self) -> dict[int, dict[str, Any]]:
-        """Returns the manifests of the finished steps, oldest first."""
-        bodies = {}
-        for step in steps_in(self.directory):
-            try:
-                bodies[step] = read_manifest(self.directory / str(step))
-            except DamagedCheckpointError:
-                continue
-        return bodies
-
     def _scores(self) -> dict[int, float | None]:
-        return {step: body["metrics"].get(self.settings.best_metric) for step, body in self._manifests().items()}
+        best = self.settings.best_metric
+        return {step: body["metrics"].get(best) for step, body in manifests(self.directory).items()}
 
     def _choose(self, step: int | None) -> tuple[int | None, str | None, str | None]:
         """Returns the step to restore and its digest, or the reason why there is none; moves damaged steps away."""
         steps = steps_in(self.directory)
         if step is not None and step not in steps:
-            there = comma_list(self._manifests())
+            there = comma_list(manifests(self.directory))
             return None, None, f"no checkpoint of step {step} in {self._where()}; there are: {there}"
         damaged: list[int] = []
         for candidate in [step] if step is not None else reversed(steps):
@@ -385,7 +371,7 @@ class Checkpoints:
             (self.directory / str(step)).rename(target)
             log.warning("moved the damaged step %d to %s", step, target)
             if self._store is not None:
-                with _store_errors(f"the damaged checkpoint of step {step} cannot be moved in {self._store.url}"):
+                with store_warnings(f"the damaged checkpoint of step {step} cannot be moved in {self._store.url}"):
                     self._store.publish(self._stored_name(f"{DAMAGED}/{target.name}"), target, MANIFEST)
                     self._store.remove(self._stored_name(step), MANIFEST)
         if damaged:
@@ -403,15 +389,6 @@ class Checkpoints:
                 f"process {jax.process_index()} cannot read the checkpoint of step {step} in {self.directory}, which "
                 f"is valid for the first process ({error}); the work directory must be on a disk that all hosts share"
             ) from error
-
-
-@contextlib.contextmanager
-def _store_errors(action: str) -> Iterator[None]:
-    """Warns where the store cannot do something that the run does not need."""
-    try:
-        yield
-    except OSError as error:
-        log.warning("%s: %s", action, error.strerror or error)
 
 
 def _reason(error: BaseException) -> str:

@@ -6,6 +6,7 @@ The manifest has a digest of itself, too.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -47,6 +48,15 @@ def steps_in(directory: Path) -> list[int]:
     """Returns the steps whose checkpoints a directory holds, damaged ones included, in ascending order."""
     names = [path.name for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
     return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
+
+
+def manifests(directory: Path) -> dict[int, dict[str, Any]]:
+    """Returns the manifests of the steps in a directory that can be read, oldest first; array files are not read."""
+    bodies = {}
+    for step in steps_in(directory):
+        with contextlib.suppress(DamagedCheckpointError):
+            bodies[step] = read_manifest(directory / str(step))
+    return bodies
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -35,32 +35,14 @@ class Checkpointing(Settings, group="checkpoint", resume=True):
         "chrf or the name of a ROUGE. None: none, or in a task with `task.eval` its main metric.",
     )
 
-    @property
-    def lower_is_better(self) -> bool:
-        """True if the smallest value of `best_metric` is the best."""
-        return not HIGHER_IS_BETTER.fullmatch(self.best_metric or "")
+    def steps_to_keep(self, scores: Mapping[int, float | None]) -> set[int]:
+        """Returns the steps to retain of those with a value of `best_metric`, or None where it was not measured."""
+        ordered, best = sorted(scores), self.best_step(scores)
+        retained = set(ordered[-self.keep :]) | ({best} if best is not None else set())
+        return retained | {step for step in ordered if self.keep_every is not None and step % self.keep_every == 0}
 
-
-def steps_to_keep(
-    scores: Mapping[int, float | None], keep: int, keep_every: int | None, lower_is_better: bool = True
-) -> set[int]:
-    """Returns the steps to retain.
-
-    Args:
-        scores: metric per finished step; the step with the best finite one stays.
-        keep: number of the last steps that stay.
-        keep_every: multiples of it stay; None = none.
-        lower_is_better: the direction of the metric.
-    """
-    ordered = sorted(scores)
-    retained = set(ordered[-keep:])
-    if keep_every is not None:
-        retained |= {step for step in ordered if step % keep_every == 0}
-    best = select_best_step(scores, lower_is_better)
-    return retained if best is None else retained | {best}
-
-
-def select_best_step(scores: Mapping[int, float | None], lower_is_better: bool = True) -> int | None:
-    """Returns the first step with the best finite score; None where no score is finite."""
-    finite = {step: score for step, score in sorted(scores.items()) if score is not None and math.isfinite(score)}
-    return (min if lower_is_better else max)(finite, key=finite.__getitem__) if finite else None
+    def best_step(self, scores: Mapping[int, float | None]) -> int | None:
+        """Returns the first step with the best finite value of `best_metric`; None where no value is finite."""
+        finite = {step: score for step, score in sorted(scores.items()) if score is not None and math.isfinite(score)}
+        best = max if HIGHER_IS_BETTER.fullmatch(self.best_metric or "") else min
+        return best(finite, key=finite.__getitem__) if finite else None

@@ -70,7 +70,8 @@ def show(result: Configs, *, as_json: Annotated[bool, Flag("--json")] = False) -
 
 def _overview(file: ConfigFile, width: int) -> str:
     facts = [file.facts(size) for size in file.sizes]
-    sizes = [f"{size} {_millions(each.parameters)}".strip() for size, each in zip(file.sizes, facts, strict=True)]
+    counts = ["" if each.parameters is None else format_count(each.parameters) for each in facts]
+    sizes = [f"{size} {count}".strip() for size, count in zip(file.sizes, counts, strict=True)]
     lines = [file.title]
     if any(file.sizes):
         title = "Sizes and parameters" if facts[0].parameters else "Recipes"
@@ -122,10 +123,6 @@ def _cells(each: ConfigFacts) -> tuple[str, ...]:
 
 def _distinct(values: Iterable[str | None]) -> str:
     return ", ".join(dict.fromkeys(value for value in values if value))
-
-
-def _millions(count: int | None) -> str:
-    return "" if count is None else format_count(count)
 
 
 def _reflow(text: str, width: int) -> str:

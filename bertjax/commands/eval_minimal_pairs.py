@@ -12,9 +12,8 @@ import numpy as np
 
 from bertjax.commands.arguments import BatchTokens, File, Flag, Model, Out, as_list
 from bertjax.commands.signatures import command
-from bertjax.errors import UserError, named
+from bertjax.errors import UserError, named, require_at_least
 from bertjax.experiment.load import batch_tokens as tokens_per_batch
-from bertjax.experiment.load import require_batch_tokens
 from bertjax.experiment.open_model import open_model
 from bertjax.inference.pseudo_likelihood import default_mode, score_texts
 from bertjax.inference.text_files import JsonRecord, read_records
@@ -99,7 +98,7 @@ def eval_minimal_pairs(
     Example:
         bertjax eval-minimal-pairs --model runs/quickstart --pairs 'blimp/*.jsonl'
     """
-    require_batch_tokens(batch_tokens)
+    require_at_least(1, batch_tokens=batch_tokens)
     if out is not None:
         require_output(out)
     read = read_pairs(as_list("pairs", pairs), group_by)

@@ -32,8 +32,7 @@ from bertjax.inference.text_batches import read_forwards
 from bertjax.inference.text_files import JsonRecord
 from bertjax.io.output import open_output, open_records, require_output
 from bertjax.io.progress_bar import ProgressBar
-from bertjax.report.analyses import EXPLANATIONS, MAX_EXPLANATIONS
-from bertjax.report.attributions import explanations_page, heading
+from bertjax.report.analyses import EXPLANATIONS, MAX_EXPLANATIONS, explanations_page, heading
 from bertjax.report.page import write_page
 from bertjax.report.render import store_analysis
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from bertjax.commands.arguments import File, Flag, Folder, Model, Run, as_list, workdir_of
+from bertjax.commands.eval_sts import cosines
 from bertjax.commands.predict import SETTINGS, first_record, make_predictor, require_files
 from bertjax.commands.signatures import command
 from bertjax.config.task import TaskConfig
@@ -30,7 +31,6 @@ from bertjax.hf.sentence_transformers import Pooling
 from bertjax.inference.mlm_inference import choose_mask_mode
 from bertjax.inference.predict import Predictor, infer_task_kind
 from bertjax.inference.predict_inputs import PredictInputs, read_inputs
-from bertjax.inference.similarity import cosines
 from bertjax.inference.text_batches import TextEncoder, TokenizedTexts
 from bertjax.inference.text_files import read_texts
 from bertjax.io.output import parse_size, require_output_folder

@@ -22,7 +22,8 @@ from bertjax.experiment.config import command_config, parse
 from bertjax.experiment.finetune import initial_state
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
-from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
+from bertjax.experiment.task import read_task, require_task, resolve_config
+from bertjax.experiment.task_feed import task_batches
 from bertjax.experiment.workdir import has_checkpoints, hold_workdir, write_config
 from bertjax.io.staging import local_copy
 from bertjax.report.training_callbacks import write_lr_curve

@@ -22,9 +22,8 @@ from bertjax.inference.text_files import as_texts
 from bertjax.io.atomic import write_json
 from bertjax.io.output import Results, align, require_output
 from bertjax.io.stderr import note
-from bertjax.report.analyses import LAYERS
+from bertjax.report.analyses import LAYERS, columns, probes_page
 from bertjax.report.comparability import unique_names
-from bertjax.report.layer_probes import columns, probes_page
 from bertjax.report.page import write_page
 from bertjax.report.render import store_analysis
 from bertjax.tasks.classification import Classification

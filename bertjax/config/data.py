@@ -1,12 +1,17 @@
-"""Settings of the text: sources, tokenizer and training examples."""
+"""Settings of the text: sources, tokenizer, training examples; how sources are mixed, and what drops documents."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import importlib.util
 import os
+import unicodedata
 from pathlib import Path
+from typing import Any
 
-from bertjax.config.fields import Settings, is_missing, phase_setting, setting
+from bertjax.config.fields import Settings, phase_setting, setting
+from bertjax.config.sources import Limits, parse_epochs
 from bertjax.errors import UserError, require_regular_file
 
 FIXED_VOCABULARIES = ("protein", "dna", "kmers")
@@ -15,6 +20,11 @@ TOKENIZER_FAMILIES = ["bert", "electra", "spanbert", "distilbert", "roberta", "x
 TOKENIZER_FAMILIES += ["gpt2", "albert", "deberta", "deberta-v2", "deberta-v3", "xlnet", "mpnet", "esm"]
 """Values of `data.tokenizer_family`: the names in `bertjax.data.special_tokens.FAMILIES`."""
 EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sentences", "segments", "stream")
+SCRIPTS = (
+    "arabic", "armenian", "bengali", "cyrillic", "devanagari", "ethiopic", "georgian", "greek", "gujarati", "gurmukhi",
+    "han", "hangul", "hebrew", "hiragana", "kannada", "katakana", "khmer", "lao", "latin", "malayalam", "mongolian",
+    "myanmar", "sinhala", "tamil", "telugu", "thai", "tibetan",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +162,7 @@ class DataConfig(Settings, group="data"):
                 f"data.eval_fraction must lie in (0, 1), not {self.eval_fraction}; or set data.eval_sources"
             )
         require_regular_file(os.path.expanduser(self.tokenizer), "data.tokenizer")
-        if self.dask_scheduler is not None and is_missing("distributed"):
+        if self.dask_scheduler is not None and _is_missing("distributed"):
             raise UserError("data.dask_scheduler is set but dask is missing; pip install 'bertjax[dask]'")
         if self.token_pattern is not None and self.tokenizer != "wordlevel":
             raise UserError(f"data.token_pattern is for data.tokenizer=wordlevel, not for {self.tokenizer}; remove it")
@@ -170,3 +180,89 @@ class DataConfig(Settings, group="data"):
         if self.packing == "none":
             return 1
         return max(8, self.seq_len // 32) if self.pack_examples is None else self.pack_examples
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceMixtureConfig(Settings, group="data"):
+    """Shares of the sources of a run; the order is another one as soon as a key is set."""
+
+    mixture_alpha: float | None = phase_setting(
+        None,
+        at_least=0.0,
+        at_most=1.0,
+        help="Sources are mixed in proportion to size ** alpha, the inverse of a temperature: 1 by size, 0 equally. "
+        "None: by @WEIGHT, or by size without weights.",
+    )
+    mixture_unit: str = phase_setting(
+        "sequences",
+        choices=("sequences", "tokens"),
+        help="What sizes and shares count: sequences, or their tokens without padding.",
+    )
+    mixture_epochs: str = phase_setting(
+        "..",
+        help="MIN..MAX, fewest and most epochs of a source over all steps with these `data` settings, unless the "
+        "source has its own (@MIN..MAX); the other sources fill up. alpha 0 with a maximum is UniMax.",
+    )
+
+    def check(self) -> None:
+        _ = self.limits
+
+    @property
+    def limits(self) -> Limits:
+        """Fewest and most epochs of a source that has no limits of its own."""
+        return parse_epochs(self.mixture_epochs, "data.mixture_epochs")
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterConfig(Settings, group="data"):
+    """Rules that drop documents before tokenizers are trained; `bertjax prepare` prints how many each rule drops."""
+
+    deduplicate: bool = setting(False, help="Drop all but the first of the documents with the same text in a source.")
+    near_duplicates: float | None = setting(
+        None,
+        at_least=0.5,
+        at_most=1.0,
+        help="Drop documents that share this part of their runs of five words with an earlier one in a source (Jaccard "
+        "similarity, estimated by MinHash), such as 0.8; needs `bertjax[dedup]`. None: keep them.",
+    )
+    decontaminate: tuple[str, ...] = setting(
+        (),
+        help="Evaluation text, in the notation of `sources`, such as jsonl:squad/dev.jsonl#question: drop documents "
+        "that share a run of 13 words with it.",
+    )
+    min_chars: int = setting(0, at_least=0, help="Drop shorter documents.")
+    max_chars: int | None = setting(None, at_least=1, help="Drop longer documents; None: no limit.")
+    scripts: tuple[str, ...] = setting(
+        (), choices=SCRIPTS, help='Keep documents in these scripts only, such as "latin" or "han,hiragana"; (): any.'
+    )
+    script_share: float = setting(
+        0.5, above=0.0, at_most=1.0, help="Share of a document's letters that must belong to `scripts`."
+    )
+
+    def check(self) -> None:
+        if self.near_duplicates is not None and _is_missing("rensa"):
+            raise UserError("data.near_duplicates is set but rensa is missing; pip install 'bertjax[dedup]'")
+        if self.max_chars is not None and self.max_chars < self.min_chars:
+            raise UserError(
+                f"data.max_chars={self.max_chars} leaves no document: it must be at least data.min_chars="
+                f"{self.min_chars}"
+            )
+
+    @property
+    def fingerprint(self) -> list[Any]:
+        """Text that is equal for settings that drop the same documents; empty for those that drop none."""
+        scripts = [sorted(set(self.scripts)), float(self.script_share), unicodedata.unidata_version]
+        parts: list[Any] = [["duplicates"]] if self.deduplicate else []
+        if self.near_duplicates is not None:  # another version of the library may drop other documents
+            parts.append(["near", self.near_duplicates, importlib.metadata.version("rensa")])
+        parts += [["min", self.min_chars]] if self.min_chars else []
+        parts += [["max", self.max_chars]] if self.max_chars is not None else []
+        return parts + ([["scripts", *scripts]] if self.scripts else [])
+
+
+def _is_missing(package: str) -> bool:
+    """Returns whether an optional package is not installed."""
+    try:
+        return importlib.util.find_spec(package) is None
+    except ValueError:  # a test has taken it out
+        return True

@@ -89,7 +89,7 @@ ENCODER_DECODERS: Registry[Any] = Registry(
             "encoder-decoder": "encoder_decoder_model:ENCODER_DECODER_MODEL",
             "mbart": "bart:MBART",
             "pegasus": "bart:PEGASUS",
-            "m2m_100": "m2m_100:M2M_100",
+            "m2m_100": "bart_variants:M2M_100",
             "mt5": "t5:MT5",
             **{name: f"bart_variants:FAMILIES.{name}" for name in ("mvp", "plbart", "blenderbot", "blenderbot-small")},
         }.items()

@@ -22,13 +22,12 @@ None has one meaning: the feature is off, or the value follows from others in th
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ml_collections import ConfigDict
@@ -332,21 +331,19 @@ class Reader:
         return self.values[key]
 
 
-def values_of(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
-    """Returns {dotted key: value} in order of the keys, references resolved."""
-    return dict(_leaves(config))
-
-
-def _leaves(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def values_of(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns {dotted key: value} in order of the keys, each after `prefix`, references resolved."""
+    values: dict[str, Any] = {}
     for name in sorted(config.keys()):
         try:
             value = config[name]
         except (ArithmeticError, ValueError, TypeError) as error:
             raise UserError(f"{prefix}{name} cannot be computed from the keys it follows: {one_line(error)}") from None
         if isinstance(value, (ConfigDict, dict)):
-            yield from _leaves(value, f"{prefix}{name}.")
+            values |= values_of(value, f"{prefix}{name}.")
         else:
-            yield prefix + name, value
+            values[prefix + name] = value
+    return values
 
 
 def declare(groups: Iterable[type[Settings]]) -> dict[str, Setting]:
@@ -360,10 +357,6 @@ def _kind_of(hint: Any) -> dict[str, Any]:
     kind = next(each for each in options if each is not type(None))
     many = typing.get_origin(kind) is tuple
     return {"kind": typing.get_args(kind)[0] if many else kind, "many": many, "nullable": type(None) in options}
-
-
-def _read_bool(text: str) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
 def _read_int(text: str) -> int:
@@ -383,7 +376,8 @@ def _read_float(text: str) -> float:
     return number
 
 
-_READERS: dict[type, Callable[[str], Any]] = {str: str, bool: _read_bool, int: _read_int, float: _read_float}
+_READERS: dict[type, Callable[[str], Any]] = {str: str, int: _read_int, float: _read_float}
+_READERS[bool] = lambda text: {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
 def _split(text: str, kind: type) -> tuple[Any, ...]:
@@ -402,11 +396,3 @@ def format_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(str(each).replace(",", "\\,") for each in value)
     return str(value)
-
-
-def is_missing(package: str) -> bool:
-    """Returns whether an optional package is not installed."""
-    try:
-        return importlib.util.find_spec(package) is None
-    except ValueError:  # a test has taken it out
-        return True

@@ -7,8 +7,7 @@ A preset holds what its authors' code computes (Google's BERT has the tanh GELU 
 from __future__ import annotations
 
 from bertjax.config.bert_variants import BERT_VARIANTS
-from bertjax.config.esm_presets import ESM_PRESETS
-from bertjax.config.gemma_presets import GEMMA_PRESETS
+from bertjax.config.rotary_presets import GEMMA_PRESETS, MODERNBERT, NO_DROPOUT, ROTARY_PRESETS
 from bertjax.config.seq2seq_presets import SEQ2SEQ_PRESETS, Values, layer_sizes
 from bertjax.errors import UserError
 
@@ -87,7 +86,6 @@ _PRE_NORM = {"family": "roberta-prelayernorm", "norm_placement": "pre"}
 # google-research/albert:modeling.py and README.md (arXiv:1909.11942, table 1); xlarge was released with 16 heads.
 # The second versions were trained without dropout (google-research/albert issue 23), as was the first xxlarge.
 _ALBERT = {"family": "albert", "embedding_size": 128, "num_groups": 1, "classifier_dropout": 0.1}
-_NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 _ALBERT_SIZES = {
     "base": layer_sizes(12, 768),
     "large": layer_sizes(24, 1024),
@@ -165,92 +163,6 @@ _XLNET = {
     "pad_token_id": 5,
 }
 
-# What ModernBERT and its successors share.
-_ROTARY_GLU = {
-    "position_embedding": "none",
-    "max_position_embeddings": 8192,
-    "type_vocab_size": 0,
-    "attention_position": "rotary",
-    "attention_bias": "none",
-    "feed_forward": "glu",
-    "feed_forward_bias": False,
-    "norm_placement": "pre",
-    "norm_bias": False,
-    "layer_norm_eps": 1e-5,
-    **_NO_DROPOUT,
-    "classifier_dense": "own",
-    "classifier_act": "gelu",
-}
-
-# AnswerDotAI/ModernBERT:yamls/modernbert (arXiv:2412.13663, table 4), as released: after the extension to 8192 tokens.
-_MODERNBERT = _ROTARY_GLU | {
-    "family": "modernbert",
-    "global_rope_theta": 160_000.0,
-    "local_rope_theta": 10_000.0,
-    "local_attention": 128,
-    "global_attn_every_n_layers": 3,
-    "hidden_act": "gelu",
-    "first_attention_norm": False,
-    "attention_output_dropout": 0.1,
-    "scale_residual_init": True,
-    "pad_token_id": 50283,
-    "head_dense_bias": False,
-    "pooling": "mean",
-    "classifier_norm": True,
-    "token_classifier_dense": True,
-}
-
-# JHU-CLSP/ettin-encoder-vs-decoder:pretraining/README.md, "Architecture Scaling" (arXiv:2507.11412); as released, after
-# the extension. A token of transformers' decoder sees the 63 before it in local layers.
-_ETTIN_SIZES = {
-    "17m": layer_sizes(7, 256, 4, 384),
-    "32m": layer_sizes(10, 384, 6, 576),
-    "68m": layer_sizes(19, 512, 8, 768),
-    "150m": layer_sizes(22, 768, 12, 1152),
-    "400m": layer_sizes(28, 1024, 16, 2624),
-    "1b": layer_sizes(28, 1792, 28, 3840),
-}
-_ETTIN = _MODERNBERT | {"local_rope_theta": 160_000.0, "max_position_embeddings": 7999}
-_ETTIN_DECODER = _ETTIN | {
-    "family": "modernbert-decoder",
-    "causal": True,
-    "local_attention": 126,
-    "pooling": "last",
-    "classifier_bias": False,
-}
-
-# JHU-CLSP/mmBERT:configs/mmBERT-{small,base}.yaml (arXiv:2509.06888, section 2), vocabulary of Gemma 2.
-_MMBERT = _MODERNBERT | {"local_rope_theta": 160_000.0, "pad_token_id": 0}
-
-# transformers: models/eurobert; sizes, bases, epsilon: arXiv:2503.05500, tables 3 and 4; as released, after annealing.
-_EUROBERT = _ROTARY_GLU | {
-    "family": "eurobert",
-    "embedding_norm": "none",
-    "global_rope_theta": 250_000.0,
-    "hidden_act": "silu",
-    "norm_type": "rms_norm",
-    "initializer": "normal",
-    "pad_token_id": 128001,
-    "mlm_head": "bias",
-    "mlm_bias": False,
-    "tie_word_embeddings": False,
-    "pooling": "late",
-}
-
-# huggingface.co/chandar-lab/NeoBERT: config.json, model.py (arXiv:2502.19587, table 2): 2,048 is two thirds of 3,072.
-# NeoBERT draws weights uniformly within 0.02; this normal distribution has the same standard deviation.
-_NEOBERT = _EUROBERT | {
-    "family": "neobert",
-    "max_position_embeddings": 4096,
-    "global_rope_theta": 10_000.0,
-    "initializer_range": 0.02 / 3**0.5,
-    "pad_token_id": 0,
-    "mlm_bias": True,
-    "pooling": "first",
-    "classifier_act": "tanh",
-    "classifier_dropout": 0.1,
-}
-
 # openai/gpt-2:src/model.py, model_card.md; the decoder that encoders are compared with.
 _GPT2 = {
     "family": "gpt2",
@@ -313,7 +225,7 @@ _NOMIC = {
     "feed_forward_bias": False,
     "hidden_act": "silu",
     "initializer": "normal",
-    **_NO_DROPOUT,
+    **NO_DROPOUT,
 }
 
 # mosaicml/examples:examples/benchmarks/bert (arXiv:2312.17482), also MAGICS-LAB/DNABERT_2 (arXiv:2306.15006,
@@ -351,10 +263,10 @@ PRESETS: dict[str, Values] = {
     **{f"ernie-3.0-{size}": sizes | _ERNIE for size, sizes in _ERNIE_SIZES.items()},
     "megatron-bert-345m": layer_sizes(24, 1024) | _MEGATRON,
     **{
-        f"albert-{size}-v1": sizes | _ALBERT | (_NO_DROPOUT if size == "xxlarge" else {})
+        f"albert-{size}-v1": sizes | _ALBERT | (NO_DROPOUT if size == "xxlarge" else {})
         for size, sizes in _ALBERT_SIZES.items()
     },
-    **{f"albert-{size}-v2": sizes | _ALBERT | _NO_DROPOUT for size, sizes in _ALBERT_SIZES.items()},
+    **{f"albert-{size}-v2": sizes | _ALBERT | NO_DROPOUT for size, sizes in _ALBERT_SIZES.items()},
     "distilbert": layer_sizes(6, 768) | _DISTILBERT,
     "electra-small": layer_sizes(12, 256) | {"embedding_size": 128} | _ELECTRA,
     "electra-base": layer_sizes(12, 768) | _ELECTRA,
@@ -374,8 +286,8 @@ PRESETS: dict[str, Values] = {
     "deberta-v3-large": layer_sizes(24, 1024) | _DEBERTA_V3,
     "xlnet-base": layer_sizes(12, 768) | _XLNET,
     "xlnet-large": layer_sizes(24, 1024) | _XLNET,
-    "modernbert-base": layer_sizes(22, 768, 12, 1152) | _MODERNBERT,
-    "modernbert-large": layer_sizes(28, 1024, 16, 2624) | _MODERNBERT,
+    "modernbert-base": layer_sizes(22, 768, 12, 1152) | MODERNBERT,
+    "modernbert-large": layer_sizes(28, 1024, 16, 2624) | MODERNBERT,
     "mpnet-base": layer_sizes(12, 768) | _MPNET,
     "nomic-bert-2048": layer_sizes(12, 768) | _NOMIC,
     "gte-multilingual-base": layer_sizes(12, 768) | _GTE,
@@ -384,15 +296,7 @@ PRESETS: dict[str, Values] = {
     "jina-embeddings-v2-small": layer_sizes(4, 512) | _JINA_V2,
     "jina-embeddings-v2-base": layer_sizes(12, 768) | _JINA_V2,
     "jina-embeddings-v3": layer_sizes(24, 1024) | _JINA_V3,
-    **{f"ettin-encoder-{size}": sizes | _ETTIN for size, sizes in _ETTIN_SIZES.items()},
-    **{f"ettin-decoder-{size}": sizes | _ETTIN_DECODER for size, sizes in _ETTIN_SIZES.items()},
-    "mmbert-small": layer_sizes(22, 384, 6, 1152) | _MMBERT,
-    "mmbert-base": layer_sizes(22, 768, 12, 1152) | _MMBERT,
-    "eurobert-210m": layer_sizes(12, 768) | _EUROBERT,
-    "eurobert-610m": layer_sizes(26, 1152, 18, 4096) | _EUROBERT | {"num_key_value_heads": 6},
-    "eurobert-2.1b": layer_sizes(32, 2304, 18, 6144) | _EUROBERT | {"num_key_value_heads": 6},
-    "neobert": layer_sizes(28, 768, 12, 2048) | _NEOBERT,
-    **ESM_PRESETS,
+    **ROTARY_PRESETS,
     "gpt2": layer_sizes(12, 768) | _GPT2,
     "gpt2-medium": layer_sizes(24, 1024) | _GPT2,
     "gpt2-large": layer_sizes(36, 1280) | _GPT2,

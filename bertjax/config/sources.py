@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from bertjax.compression import bare_name
 from bertjax.config.extensions import SOURCES
-from bertjax.config.source_mixture import EPOCHS, Limits, parse_epochs
 from bertjax.errors import UserError, named, require_regular_file
 from bertjax.storage import is_url, local_path, open_binary
 
@@ -126,7 +125,9 @@ _KIND_BY_ENDING = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "json": "squad"
 _KIND_BY_ENDING |= {"parquet": "parquet", "arrow": "arrow"}
 _FASTA_ENDINGS = ("fasta", "fa", "faa", "fna", "ffn", "frn")
 _FIELD = re.compile(r"#(?![^#]*\.(?:jsonl|ndjson|parquet|arrow|tar|tgz|gz|bz2|xz|zst)$)(\w[\w.-]*)$")
-_EPOCHS = re.compile(f"@({EPOCHS})$")
+_MIN_MAX = r"(\d+(?:\.\d+)?)?\.\.(\d+(?:\.\d+)?)?"
+Limits = tuple[float, float]
+_EPOCHS = re.compile(f"@({_MIN_MAX})$")
 _WEIGHT = re.compile(r"@([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))$", re.IGNORECASE)
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -299,3 +300,14 @@ def _hint(text: str, kinds: Sequence[str]) -> str:
         return f"; did you mean {near[0]}:?"
     is_path = has_scheme or (os.path.exists(os.path.expanduser(text)) if is_corpus else ":" not in text)
     return f"; for this path write {kind}:{text}" if kind and is_path else ""
+
+
+def parse_epochs(text: str, where: str) -> Limits:
+    """Returns the fewest and most epochs of `MIN..MAX`, 0 and infinity where left out; errors begin with `where`."""
+    match = re.fullmatch(_MIN_MAX, text)
+    if match is None:
+        raise UserError(f"{where}: epochs are MIN..MAX, such as 1..4 or ..4, not {text!r}")
+    minimum, maximum = float(match[1] or 0), float(match[2] or math.inf)
+    if minimum > maximum or maximum == 0:
+        raise UserError(f"{where}: MAX of epochs {text} must be above 0 and at least MIN")
+    return minimum, maximum

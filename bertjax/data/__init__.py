@@ -11,5 +11,5 @@ __all__ = ["CorpusBatches", "batches"]
 def __getattr__(name: str) -> Any:
     """Imports a public name on first use (PEP 562): it checks a whole config, which no other part of `data` does."""
     if name in __all__:
-        return getattr(importlib.import_module("bertjax.experiment.corpus_batches"), name)
+        return getattr(importlib.import_module("bertjax.experiment.loop_parts"), name)
     raise AttributeError(f"module 'bertjax.data' has no attribute {name!r}")

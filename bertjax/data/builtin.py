@@ -56,11 +56,6 @@ _COMMON = frozenset(
 _cache: list[list[str]] = []  # all documents, once a reader of this process has read them
 
 
-def python_docs() -> list[str]:
-    """Returns all documents. Raises `UserError` as `iter_python_docs` does."""
-    return list(iter_python_docs())
-
-
 def iter_python_docs() -> Iterator[str]:
     """Yields the documents: one per topic, one per module, paragraphs on lines of their own, no paragraph twice.
 

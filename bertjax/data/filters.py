@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.config.filters import SCRIPTS, FilterConfig
+from bertjax.config.data import SCRIPTS, FilterConfig
 from bertjax.data.corpus import offsets
 from bertjax.data.tokenize_documents import TokenizedDocuments
 from bertjax.data.tokenizer import Tokenizer

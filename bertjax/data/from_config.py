@@ -8,25 +8,31 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
-from bertjax.config.data import DataConfig
+from bertjax.config.data import DataConfig, FilterConfig, SourceMixtureConfig
 from bertjax.config.fields import Reader, settings_of
-from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import STREAM_FORMATS
 from bertjax.config.phases import list_phases, source_texts
-from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.sources import Source, read_list
-from bertjax.data.corpus_report import dropped_document_lines
+from bertjax.data.corpus import Corpus, CorpusSplit, open_corpus
+from bertjax.data.corpus_report import TokenizingProgress, dropped_document_lines
+from bertjax.data.formats import ExampleFormat, make_format
 from bertjax.data.little_text import cut_documents, hold_out_little
+from bertjax.data.mixture import Mixing, mixing_from_config
+from bertjax.data.pipeline import MixtureSource, PhaseBatches, PhasedPipeline, Pipeline, ProcessShare, all_sequences
+from bertjax.data.prepare import CorpusRecipe, PreparedCorpus, corpus_digest, prepare_corpus
 from bertjax.data.readers import DocumentStats
+from bertjax.data.sentence_splitter import split_sentences
+from bertjax.data.sharded_format import SequenceCounts, ShardedFormat
 from bertjax.data.sources import iter_documents
 from bertjax.data.text_store import fetch_folder, publish_folder
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_from_config import (
     LogFunction,
     content_digest,
@@ -40,14 +46,6 @@ from bertjax.data.tokenizer_from_config import (
 from bertjax.errors import UserError
 from bertjax.io import atomic
 from bertjax.types import Batch, Vocabulary
-
-if TYPE_CHECKING:
-    from bertjax.data.corpus import Corpus, CorpusSplit
-    from bertjax.data.formats import ExampleFormat
-    from bertjax.data.mixture import Mixing
-    from bertjax.data.pipeline import PhasedPipeline, Pipeline, ProcessShare
-    from bertjax.data.prepare import CorpusRecipe, PreparedCorpus
-    from bertjax.data.tokenizer import Tokenizer
 
 _MIXTURE_KEYS = ("sources", *settings_of(SourceMixtureConfig))
 
@@ -102,8 +100,6 @@ def join_prepared(
         cfg: Config of the run.
         tokenizer, training, held_out: those of `Prepared`.
     """
-    from bertjax.data.corpus import open_corpus
-
     counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
     texts = [*source_texts(cfg), *cfg.data.eval_sources]
     lists = {text: hash_parts(*read_list(text)) for text in texts if text.startswith("@")}
@@ -127,9 +123,6 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
         prepared: Its corpora and tokenizer.
         share: Selects the sequences of a batch that this process reads; None = all.
     """
-    from bertjax.data.mixture import mixing_from_config
-    from bertjax.data.pipeline import PhaseBatches, PhasedPipeline, all_sequences
-
     phases: list[PhaseBatches] = []
     listed = list_phases(cfg)
     stops = [*(phase.start for phase in listed[1:]), cfg.train.num_steps]
@@ -156,9 +149,6 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
 
 def count_sequences(cfg: ConfigDict, prepared: Prepared) -> None:
     """Counts the sequences of all shards of corpora in several, so that no host opens one only to count them."""
-    from bertjax.data.corpus import open_corpus
-    from bertjax.data.sharded_format import ShardedFormat
-
     if any(len(open_corpus(corpus.folder)["train"].shards) > 1 for corpus in prepared.training.values()):
         training_pipeline(cfg, prepared)
         for form in prepared.formats.values():
@@ -201,9 +191,6 @@ def _pipeline(
     seed: int,
     mixing: Mixing | None = None,
 ) -> Pipeline:
-    from bertjax.data.corpus import open_corpus
-    from bertjax.data.pipeline import MixtureSource, Pipeline
-
     parts = []
     for name, prepared_corpus in corpora.items():
         corpus = open_corpus(prepared_corpus.folder)[split]
@@ -216,9 +203,6 @@ def _example_format(
     cfg: ConfigDict, prepared: Prepared, corpus: CorpusSplit, digest: str, batch_size: int, seed: int
 ) -> ExampleFormat:
     """Returns the format of one corpus, equal for equal settings, so that phases share what it holds in memory."""
-    from bertjax.data.formats import make_format
-    from bertjax.data.sharded_format import SequenceCounts, ShardedFormat
-
     data = cfg.data
     settings: dict[str, Any] = {
         "seq_len": data.seq_len,
@@ -275,8 +259,6 @@ def source_names(sources: Sequence[Source]) -> list[str]:
 
 def sequences_if_prepared(cfg: ConfigDict) -> int | None:
     """Rows of an epoch, or None while tokenizer or corpora are not in the cache; prepares nothing."""
-    from bertjax.data.prepare import corpus_digest
-
     folder = tokenizer_folder(cfg)
     if folder is not None and not folder.exists():
         return None
@@ -299,10 +281,6 @@ def sequences_if_prepared(cfg: ConfigDict) -> int | None:
 def _prepare_one(
     cfg: ConfigDict, tokenizer: Tokenizer, say: LogFunction, source: Source, eval_fraction: float, part: str = ""
 ) -> PreparedCorpus:
-    from bertjax.data.corpus_report import TokenizingProgress
-    from bertjax.data.prepare import corpus_digest, prepare_corpus
-    from bertjax.data.sentence_splitter import split_sentences
-
     def content_of() -> str:
         return hash_parts(content_digest(source, cfg), part) if part else content_digest(source, cfg)
 
@@ -349,8 +327,6 @@ def _cores() -> int:
 
 
 def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
-    from bertjax.data.prepare import CorpusRecipe
-
     filters = Reader(cfg)(FilterConfig)
     return CorpusRecipe(eval_fraction, filters, shard_tokens=cfg.data.shard_tokens, evaluation=evaluation_text(cfg))
 

@@ -11,8 +11,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
+from bertjax.config.data import SourceMixtureConfig
 from bertjax.config.fields import Reader
-from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.data.corpus import Corpus, CorpusSplit, offsets
 from bertjax.data.counter_rng import IntArray, permutation
 from bertjax.data.formats.base import ExampleFormat

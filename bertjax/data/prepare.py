@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bertjax.config.filters import FilterConfig
+from bertjax.config.data import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, CorpusShard, SplitSize, find_damage, read_meta
 from bertjax.data.filters import DocumentFilter, EvaluationText, TextCheck, check_batch
 from bertjax.data.parts import PartStore, ResumableFolder, SplitWriter
@@ -36,6 +36,7 @@ from bertjax.data.tokenize_documents import (
     tokenize_documents,
 )
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.workers import DaskPool, WorkerDiedError, WorkerPool
 from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_folder
 
@@ -265,8 +266,6 @@ class _Encoder:
                 raise self._explain(batch, error_text) from error_text
 
     def _by_workers(self, results: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
-        from bertjax.data.workers import WorkerDiedError
-
         waiting: list[_Batch] = []
 
         def texts() -> Iterator[list[str]]:
@@ -293,11 +292,7 @@ class _Encoder:
 
     def _start_pool(self) -> WorkerPool | DaskPool:
         if self._dask_scheduler is None:
-            from bertjax.data.workers import WorkerPool
-
             return WorkerPool(self.tokenizer, self._workers)
-        from bertjax.data.workers import DaskPool
-
         return DaskPool(self.tokenizer, self._dask_scheduler)
 
     def _explain(self, batch: _Batch, error: DocumentError) -> UserError:

@@ -10,15 +10,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
-from bertjax.config.data import FIXED_VOCABULARIES, TOKENIZER_MODELS
+from bertjax.config.data import FIXED_VOCABULARIES, TOKENIZER_MODELS, FilterConfig
 from bertjax.config.fields import Reader
-from bertjax.config.filters import FilterConfig
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.source_files import source_entries
 from bertjax.config.sources import Source
@@ -26,6 +26,7 @@ from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter, EvaluationText
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
 from bertjax.data.text_store import fetch_folder, publish_folder
+from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.storage import entry_of, is_url, to_url
@@ -42,8 +43,6 @@ _TEXT_VERSION = 3
 
 def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:
     """The tokenizer that the config names, trained on its training documents when no trained one is cached."""
-    from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
-
     require_pretraining(cfg)
     data, folder = cfg.data, tokenizer_folder(cfg)
     if folder is None:
@@ -72,8 +71,6 @@ def require_same_text(cfg: ConfigDict, folder: Path | None) -> None:
 
 def read_tokenizer(data: ConfigDict) -> Tokenizer:
     """Loads the tokenizer of the folder, file or name on the Hub that `data.tokenizer` is."""
-    from bertjax.data.tokenizer_io import load_tokenizer
-
     if not data.tokenizer.endswith((".txt", ".model")):
         return load_tokenizer(data.tokenizer)
     family = data.tokenizer_family if data.tokenizer.endswith(".model") else None
@@ -113,8 +110,6 @@ def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction =
 
 def tokenizer_folder(cfg: ConfigDict) -> Path | None:
     """Returns the cache directory of a config's trained tokenizer; None if the config names a tokenizer."""
-    from importlib.metadata import version
-
     data = cfg.data
     if data.tokenizer not in TOKENIZER_MODELS:
         return None

@@ -14,6 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
 from bertjax.config.data import FIXED_VOCABULARIES
 from bertjax.data.letter_tokenizers import fixed_tokenizer
 from bertjax.data.sentencepiece_model import NewToken, append_tokens, compose_text
@@ -146,9 +149,6 @@ def train_wordpiece(
         vocab_size: Tokens, special ones included.
         lowercase: Lower-case and strip accents.
     """
-    import tokenizers
-    from tokenizers import models, trainers
-
     scratch = tokenizers.Tokenizer(models.WordPiece(unk_token=family.roles["unk"]))
     bert_pipeline(scratch, lowercase)
     if not lowercase:
@@ -242,8 +242,6 @@ def _continues(letter: str) -> bool:
 
 def _composing(steps: list[Any]) -> Any:
     """Returns a normalizer that composes text first (NFC): file systems and keyboards also give it in parts."""
-    from tokenizers import normalizers
-
     return normalizers.Sequence([normalizers.NFC(), *steps])
 
 
@@ -254,9 +252,6 @@ def train_byte_bpe(
 
     Args: those of `train_wordpiece`.
     """
-    import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-
     minimum = 256 + len(family.special) + 1
     if vocab_size < minimum:
         raise _too_small(vocab_size, minimum)
@@ -294,9 +289,6 @@ def train_wordlevel(
     Raises:
         UserError: `pattern` is not a regular expression.
     """
-    import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-
     tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=family.roles["unk"]))
     strips = normalizers.BertNormalizer(handle_chinese_chars=False, clean_text=False)
     tokenizer.normalizer = strips if lowercase else _composing([])
@@ -317,8 +309,6 @@ def train_wordlevel(
 
 def _with_last_tokens(tokenizer: Any, family: TokenizerFamily) -> HuggingFaceBackend:
     """Adds the family's `last` tokens inside the model, as in the released vocabularies: `vocab_size` counts them."""
-    import tokenizers
-
     content = json.loads(tokenizer.to_str())
     vocabulary = content["model"]["vocab"]
     for token in family.last:

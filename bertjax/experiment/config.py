@@ -16,12 +16,11 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint.settings import Checkpointing
 from bertjax.config import keys
-from bertjax.config.data import DataConfig
+from bertjax.config.data import DataConfig, FilterConfig, SourceMixtureConfig
 from bertjax.config.distributed import DistributedConfig, MeshConfig, check_batch_size
 from bertjax.config.encoder_decoder import DecoderConfig
 from bertjax.config.extensions import OBJECTIVES, TASK_KINDS
 from bertjax.config.fields import Reader, Setting, Settings, declare
-from bertjax.config.filters import FilterConfig
 from bertjax.config.inputs import eval_sources, evaluation_sources, sources
 from bertjax.config.model import NETWORK_GROUPS, EncoderConfig, GeneratorConfig, PresetConfig, network_keys
 from bertjax.config.objectives import STREAM_FORMATS, ObjectiveChoice, objective_class
@@ -29,7 +28,6 @@ from bertjax.config.overrides import check_keys, set_values
 from bertjax.config.overrides import load_config as read_config_file
 from bertjax.config.phases import list_phases
 from bertjax.config.run import ExportConfig, LoggingConfig, ReportConfig, RunConfig
-from bertjax.config.source_mixture import SourceMixtureConfig
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.objectives.base import Objective

@@ -17,7 +17,8 @@ from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, find_vocabulary
 from bertjax.experiment.config import parse
 from bertjax.experiment.finetune import summary
-from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
+from bertjax.experiment.task import read_task, require_task, resolve_config
+from bertjax.experiment.task_feed import task_batches
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.experiment.workdir import changed_keys
 from bertjax.io.output import format_bytes

@@ -18,23 +18,28 @@ from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import named
 from bertjax.experiment import build
+from bertjax.experiment.abstract_inputs import require_metric
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.config import parse
-from bertjax.experiment.eval_metric_names import require_metric
 from bertjax.experiment.export import export_run
 from bertjax.experiment.init_from import load_initial_weights
 from bertjax.experiment.load import SourceModel, StoredRun
-from bertjax.experiment.processes_agree import require_same_inputs, require_same_start
+from bertjax.experiment.processes import require_same_inputs, require_same_start
 from bertjax.experiment.task import (
     Task,
     read_task,
     require_task,
     resolve_config,
     store_settings,
-    task_batches,
 )
-from bertjax.experiment.task_feed import held_out_evaluator, held_out_metric_names, task_digests, task_feed
+from bertjax.experiment.task_feed import (
+    held_out_evaluator,
+    held_out_metric_names,
+    task_batches,
+    task_digests,
+    task_feed,
+)
 from bertjax.experiment.task_teacher import store_scores
 from bertjax.experiment.workdir import (
     changed_keys,
@@ -154,7 +159,7 @@ def train_task(
     if tested:
         print(f"test: {scores_line(tested)}")
     if isinstance(evaluate, Tuner):
-        _store_tuned(exp.cfg, config)
+        store_settings(exp.cfg, config.spec)  # what was tuned
         processes.run_on_first("the work directory", lambda: write_config(workdir, exp.cfg))
     params = build.unpadded_params(params, exp.model)
     if cfg.export.at_end:
@@ -178,11 +183,6 @@ def _log_test(path: Path, step: int, metrics: Mapping[str, float]) -> None:
     if any(record.get(name) != value for record in read_log(path)[-1:] for name, value in metrics.items()):
         with path.open("a", encoding="utf-8") as file:
             file.write(to_line({"step": step, **metrics}))
-
-
-def _store_tuned(cfg: ConfigDict, config: TaskConfig) -> None:
-    """Sets the keys of the kind of task to what was tuned."""
-    store_settings(cfg, config.spec)
 
 
 def _restore_or_init(

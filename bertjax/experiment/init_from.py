@@ -1,11 +1,16 @@
-"""Initial weights from another model (`init_from`), for other text, another tokenizer, length or task.
+"""Initial weights from another model (`init_from`), or the whole state of another run's checkpoint (`resume_from`).
 
+With `init_from` text, tokenizer, length and task may be others.
 Parameters are matched by name. The embedding of a changed vocabulary is composed of the old rows, a position table is
 interpolated, tiled or cut, heads that the objective lacks are dropped, and heads that the source lacks stay fresh.
+
+A run with `resume_from` may change what it likes. A decay of the learning rate from several steps of one run, or a last
+phase on other text, keeps the optimizer this way.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,13 +29,14 @@ from bertjax.checkpoint.surgery import (
 from bertjax.config.fields import format_value, settings_of
 from bertjax.config.model import OF_TOKENIZER, EncoderConfig, differences, encoder_config
 from bertjax.config.objectives import objective_class
+from bertjax.config.overrides import differences as changed_values
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list, named
 from bertjax.experiment import build
 from bertjax.experiment.growth import GROWING, grow, larger_sizes, needs_growth
-from bertjax.experiment.load import SourceModel, load_source_model, require_model, source_digests
-from bertjax.experiment.workdir import read_config
+from bertjax.experiment.load import SourceModel, load_source_model, require_model, source_digests, stored_experiment
+from bertjax.experiment.workdir import ChangedKey, checkpoint_steps, parse_checkpoint, read_config
 from bertjax.hf.keymaps import find_family
 from bertjax.hf.load import is_encoder_decoder, read_config_json
 from bertjax.io.tree_paths import flatten_tree
@@ -40,7 +46,7 @@ from bertjax.objectives.seq2seq import EncoderDecoderObjective
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.optimizer import reset_ema
 from bertjax.training.sharding import host_copy, put_tree
-from bertjax.training.state import TrainState
+from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
 _GELUS = {"gelu", "gelu_new"}  # differ by at most 5e-4; Google's code has one, Hugging Face's copies of BERT the other
@@ -313,3 +319,59 @@ def describe_tables(source: SourceModel, new: EncoderConfig, match: TokenMatch, 
         word = "cut" if lengths[1] < lengths[0] else f"resized (init_positions={how})"
         lines.append(f"positions: {lengths[0]:,} there, {lengths[1]:,} here: {word}")
     return lines
+
+
+def require_checkpoint(cfg: ConfigDict) -> None:
+    """Raises `UserError` if `resume_from` names no checkpoint before the last step; called before tokenization."""
+    if cfg.resume_from is None:
+        return
+    workdir, step = parse_checkpoint(cfg.resume_from)
+    if cfg.train.num_steps <= step:
+        raise UserError(
+            f"resume_from={cfg.resume_from}: train.num_steps={cfg.train.num_steps} counts the steps of that run, too; "
+            f"set it above {step}"
+        )
+    read_config(workdir)
+    steps = checkpoint_steps(workdir)
+    if step not in steps:
+        raise UserError(
+            f"resume_from={cfg.resume_from}: {workdir} has no checkpoint of step {step}; it has {comma_list(steps)}"
+        )
+
+
+def restore_from_other_run(
+    exp: build.Experiment, tokenizer: Tokenizer, processes: ProcessGroup
+) -> tuple[TrainState, list[ChangedKey]]:
+    """Restores the checkpoint of `resume_from`, and prints the keys that differ from those of its run.
+
+    Args:
+        exp: the experiment of the new run.
+        tokenizer: its tokenizer.
+        processes: processes that train together.
+
+    Returns:
+        The state, and the keys.
+
+    Raises:
+        UserError: the checkpoint is missing or damaged, or is that of another model, optimizer or tokenizer.
+    """
+    name = f"resume_from={exp.cfg.resume_from}"
+    workdir, step = parse_checkpoint(exp.cfg.resume_from)
+    source, source_tokenizer = stored_experiment(workdir)
+    if source_tokenizer.digest != tokenizer.digest:
+        raise UserError(
+            f"{name} has another tokenizer: set {named('config.data.tokenizer', workdir / 'tokenizer')}, or take the "
+            f"weights alone with {named('config.init_from')} and {named('config.init_embeddings', 'remap')}"
+        )
+    networks = exp.objective.networks
+    for network in networks.keys() & source.objective.networks.keys():
+        architecture_changes(name, source.objective.networks[network].config, networks[network].config)
+    checkpoints = build.open_checkpoints(exp.cfg, workdir, read_only=True, processes=processes)
+    with contextlib.closing(checkpoints):
+        restored = checkpoints.restore(exp.abstract_state(), step, absent=COUNTER_DEFAULTS)
+    assert restored is not None  # an unknown step is an error
+    changes = [each for each in changed_values(read_config(workdir), exp.cfg) if each[0] != "resume_from"]
+    print(f"continuing {workdir} from step {step}")
+    for key, before, now in changes:
+        print(f"  {key}: {before} -> {now}")
+    return restored.state, changes

@@ -21,7 +21,7 @@ from bertjax.config.model import EncoderConfig, float32_config
 from bertjax.config.task import TaskConfig, task_kind
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
-from bertjax.errors import UserError, comma_list, named
+from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
@@ -335,12 +335,6 @@ def join_encoder_decoder(run: StoredRun, config: EncoderDecoderConfig, params: P
         generation |= task_kind(run.experiment.cfg).generation
     files = tokenizer.huggingface_files(config.encoder.max_position_embeddings)
     return PretrainedEncoderDecoder(model, params, generation, files)
-
-
-def require_batch_tokens(requested: int | None) -> None:
-    """Raises `UserError` for a `--batch-tokens` that is not positive, before a model is read."""
-    if requested is not None and requested < 1:
-        raise UserError(f"{named('batch_tokens')} must be at least 1, not {requested}")
 
 
 def batch_tokens(requested: int | None) -> int:

@@ -25,20 +25,22 @@ from bertjax.data.pipeline import PhasedPipeline
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import comma_list, named
 from bertjax.experiment import build
-from bertjax.experiment.abstract_inputs import abstract_batch
+from bertjax.experiment.abstract_inputs import abstract_batch, require_best_metric
 from bertjax.experiment.averaging import averaged_params, last_steps
 from bertjax.experiment.build import Experiment
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.config import parse
-from bertjax.experiment.eval_metric_names import require_best_metric
 from bertjax.experiment.export import export_run
 from bertjax.experiment.growth import GROWING, needs_growth
 from bertjax.experiment.hub_names import pin_commits
-from bertjax.experiment.init_from import load_initial_weights, require_init_source
+from bertjax.experiment.init_from import (
+    load_initial_weights,
+    require_checkpoint,
+    require_init_source,
+    restore_from_other_run,
+)
 from bertjax.experiment.load import SourceModel, StoredRun, load_source_model, write_teacher
-from bertjax.experiment.prepare_text import prepare_on_first_process
-from bertjax.experiment.processes_agree import require_same_inputs, require_same_start
-from bertjax.experiment.resume_from import require_checkpoint, restore_from_other_run
+from bertjax.experiment.processes import prepare_on_first_process, require_same_inputs, require_same_start
 from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
 from bertjax.experiment.workdir import (
     ChangedKey,

@@ -18,8 +18,8 @@ from bertjax.data.changed_vocabulary import remove_unused
 from bertjax.errors import UserError, named
 from bertjax.experiment.build import HAS_VOCABULARY
 from bertjax.experiment.continued import continue_config
-from bertjax.experiment.corpus_batches import CorpusBatches, batches
 from bertjax.experiment.load import load_source_model
+from bertjax.experiment.loop_parts import CorpusBatches, batches
 from bertjax.experiment.open_model import tokenizer_of
 from bertjax.experiment.shrink import (
     choose_layers,

@@ -26,7 +26,8 @@ from bertjax.experiment.finetune import train_task
 from bertjax.experiment.hub_names import recall_commits
 from bertjax.experiment.pretrain import pretrain
 from bertjax.experiment.run import open_run
-from bertjax.experiment.task import Task, read_task, require_task, task_batches
+from bertjax.experiment.task import Task, read_task, require_task
+from bertjax.experiment.task_feed import task_batches
 from bertjax.experiment.workdir import changed_keys, has_checkpoints, hold_workdir, read_config
 from bertjax.io import atomic
 from bertjax.io.staging import stored_folder

@@ -9,16 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config.attention import store_attention
 from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.defaults import base_config
-from bertjax.config.distributed import MeshConfig
 from bertjax.config.encoder_decoder import START_TOKENS, EncoderDecoderConfig, encoder_decoder_config
-from bertjax.config.fields import PRESET, Reader, names_where, settings_of
+from bertjax.config.fields import PRESET, names_where, settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.task import TaskConfig, task_config
@@ -30,23 +28,19 @@ from bertjax.experiment.config import Config
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.task_teacher import add_scores, teacher_scores
-from bertjax.experiment.with_decoder import with_decoder
 from bertjax.experiment.workdir import has_checkpoints, read_settings
+from bertjax.hf.encoder_decoder.family import family_of, with_family
 from bertjax.hf.forward import require_readable
+from bertjax.hf.keymaps import find_family
+from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.tasks.base import TaskKind
-from bertjax.tasks.batches import TaskBatches, choose_packed_length, sequence_lengths
+from bertjax.tasks.batches import TaskBatches
 from bertjax.tasks.evaluate import TaskData
 from bertjax.tasks.features import TextData
 from bertjax.tasks.readers.examples import Examples, TextExamples, read_examples
-from bertjax.training.sharding import local_sequences, make_mesh
 
 _LOGGED_LINES = 50  # reading metrics more often would wait for the device more often
-_STEPS_PER_SHAPE = {"cpu": (150, 1500)}
-_STEPS_PER_SHAPE_DEFAULT = 1500, 15_000
-"""Above so many steps, a second (third) batch shape saves more time than its compilation costs."""
-_LENGTH_MULTIPLE, _LENGTH_MULTIPLE_DEFAULT = {"cpu": 8}, 64
-"""Packed sequences are a multiple of so many tokens long; kernels of accelerators read blocks of them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,6 +167,36 @@ def read_task(
     return Task(config, tokenizer, model, both, labels, training, held_out, tuning, test, source, seq_len)
 
 
+def with_decoder(source: SourceModel, chosen: bool = False) -> SourceModel:
+    """Returns an encoder-decoder as one network, whose decoder reads the text itself, as its classes for tasks do.
+
+    It stays an encoder where no class of `transformers` holds both so (Marian), or some hold the encoder alone (T5).
+
+    Args:
+        source: the model.
+        chosen: takes the decoder although there are classes of the encoder alone.
+
+    Raises:
+        UserError: the classes cannot hold the model.
+    """
+    config, decoder = source.encoder_decoder, source.decoder
+    family = None if config is None else family_of(with_family(config))
+    classes = None if family is None else find_family(family.name)
+    if config is None or decoder is None or family is None or classes is None:
+        return source
+    has_encoders = bool(classes.architectures.keys() - classes.decoder_classes)
+    if family.limitation(config) or not classes.decoder_classes or (has_encoders and not chosen):
+        return source
+    start, end = config.decoder_start_token_id, source.tokenizer.sep_id
+    ids = {"eos_token_id": end, "decoder_start_token_id": end if start is None else start}
+    values = family.render_config(config) | ids | {"architectures": [classes.decoder_classes[0]]}
+    leaves = flatten_tree(decoder.params["encoder"])
+    remaining = unflatten_tree({path: leaf for path, leaf in leaves.items() if "word_embeddings" not in path})
+    params = {**source.params, "decoder": {"encoder": remaining}}
+    single = classes.parse_config(values, "init_from: config.json")
+    return source._replace(config=single, params=params, decoder=None, encoder_decoder=None)
+
+
 def _split_off(examples: Examples, config: TaskConfig) -> tuple[Examples, Examples | None]:
     """Returns the examples to train on and those to tune settings on, the same for every seed."""
     fraction = config.spec.tuning_fraction
@@ -251,113 +275,6 @@ def read_held_out(
 
 def _split(config: TaskConfig, examples: Examples, tokenizer: Tokenizer, labels: Sequence[str]) -> Split:
     return Split(examples, config.spec.make_features(config, examples, tokenizer, labels, False))
-
-
-def task_batches(
-    cfg: ConfigDict,
-    task: Task,
-    mesh: jax.sharding.Mesh | None = None,
-    sizes: Sequence[int] = (),
-    lengths: Sequence[tuple[int, ...]] = (),
-    min_examples: int = 0,
-) -> TaskBatches:
-    """Returns the batches of all epochs, with sequences that the devices share equally.
-
-    Args:
-        cfg: config of the run.
-        task: the task.
-        mesh: device mesh; that of the config by default.
-        sizes: batch sizes in sequences, to share compiled steps with other runs; chosen from the data by default.
-        lengths: lengths of sequences, for the same purpose.
-        min_examples: least number of examples per sequence, for the same purpose.
-    """
-    mesh = make_mesh(Reader(cfg)(MeshConfig)) if mesh is None else mesh
-    config, features = task.config, task.train.data.features
-    if features.group > 1 and cfg.train.microbatches > 1:
-        raise UserError(
-            f"train.microbatches={cfg.train.microbatches} would divide the choices of an example; set it to 1, and "
-            "task.batch_size lower"
-        )
-    platform = mesh.devices.flat[0].platform
-    num_shapes = num_batch_shapes(cfg, config, len(features) // features.group, platform)
-    sequence_multiple = mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches
-    seq_len, *target_len = _lengths(task, sequence_multiple, num_shapes, platform)
-    return TaskBatches(
-        features,
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        seed=cfg.seed,
-        pad_id=task.tokenizer.pad_id,
-        vocab_size=task.model.vocab_size,
-        seq_len=seq_len,
-        target_len=next(iter(target_len), None),
-        packing=config.packing,
-        group_by_length=config.group_by_length,
-        sequence_multiple=sequence_multiple,
-        share=functools.partial(local_sequences, mesh=mesh),
-        num_batch_shapes=num_shapes,
-        sizes=sizes,
-        lengths=lengths,
-        min_examples=min_examples,
-    )
-
-
-def num_batch_shapes(cfg: ConfigDict, config: TaskConfig, num_windows: int, platform: str) -> int:
-    """Returns `task.num_batch_shapes`, or a number that suits the length of the run.
-
-    Args:
-        cfg: config of the run.
-        config: config of the task.
-        num_windows: training windows per epoch.
-        platform: platform of the devices; compiling is slower on accelerators.
-
-    Raises:
-        UserError: several shapes are set together with several steps per dispatch.
-    """
-    if cfg.train.steps_per_dispatch > 1:
-        if config.num_batch_shapes not in (None, 1):
-            raise UserError(
-                f"task.num_batch_shapes={config.num_batch_shapes}: with train.steps_per_dispatch > 1 all batches have "
-                "one shape; set it to 1, or set train.steps_per_dispatch=1"
-            )
-        return 1
-    steps = config.epochs * num_windows / config.batch_size
-    thresholds = _STEPS_PER_SHAPE.get(platform, _STEPS_PER_SHAPE_DEFAULT)
-    return config.num_batch_shapes or 1 + sum(steps >= threshold for threshold in thresholds)
-
-
-def _lengths(task: Task, sequence_multiple: int, num_shapes: int, platform: str) -> tuple[int, ...]:
-    """Returns the lengths of sequences, and of targets.
-
-    Packed examples with targets have the limits of the config, rounded up, others the length up to there that costs
-    least; without packing it is that of the longest example.
-    """
-    if task.config.packing:
-        features, spec = task.train.data.features, task.config.spec
-        seq_len, *target_len = (-(-limit // 8) * 8 for limit in (task.config.max_length, spec.max_target_length))
-        if len(features.sides) > 1:
-            return seq_len, *target_len
-        if task.seq_len is not None:
-            (longest,) = sequence_lengths(features, None)
-            if longest > task.seq_len:
-                raise UserError(
-                    f"task.train: an example has {longest} tokens, rounded up, but the sequences of this run have "
-                    f"{task.seq_len}: the data or {named('task.max_length')} changed since it began; restore them, or "
-                    f"give another {named('workdir')}"
-                )
-            return (task.seq_len,)
-        length = choose_packed_length(
-            features,
-            task.config.batch_size * features.group,
-            seq_len,
-            length_multiple=_LENGTH_MULTIPLE.get(platform, _LENGTH_MULTIPLE_DEFAULT),
-            sequence_multiple=sequence_multiple,
-            num_batch_shapes=num_shapes,
-            width=task.model.hidden_size,
-        )
-        return (length,)
-    lengths = [sequence_lengths(split.data.features, None) for split in task.splits.values()]
-    return tuple(map(max, zip(*lengths, strict=True)))
 
 
 def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:

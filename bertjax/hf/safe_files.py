@@ -15,6 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from bertjax.errors import UserError, comma_list, one_line
 from bertjax.hf.keymap import Tensors
@@ -228,8 +230,6 @@ def read_shard_names(folder: Path) -> list[str]:
 
 def read_tensor_names(folder: Path) -> list[str]:
     """Returns the names of the tensors of a folder, without reading them; none where they cannot be read."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         if (folder / WEIGHTS).exists():
             with safe_open(resolve_inside(folder, WEIGHTS), framework="numpy") as file:
@@ -273,8 +273,6 @@ def read_safetensors(folder: Path, name: str) -> Tensors:
     Raises:
         UserError: the file is damaged, or holds numbers of a type that is not supported.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = resolve_inside(folder, name)
     try:
         with safe_open(path, framework="numpy") as file:
@@ -295,8 +293,6 @@ def write_safetensors(path: Path, tensors: Tensors, metadata: dict[str, str]) ->
         tensors: tensors by name.
         metadata: texts of its header.
     """
-    from safetensors.numpy import save_file
-
     with path.open("xb") as file:
         mode = os.fstat(file.fileno()).st_mode
     save_file(tensors, path, metadata=metadata)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from bertjax.config.model import EncoderConfig, float32_config
 from bertjax.errors import UserError, comma_list, one_line, require_one_of
@@ -296,8 +297,6 @@ def _compare_tokenizer(
     folder: Path, tokenizer: ExportableTokenizer, config: EncoderConfig, sample_texts: Sequence[str]
 ) -> None:
     """Compares the ids of training with those of the file that was written, for a few sentences and training text."""
-    from tokenizers import Tokenizer
-
     plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
     _compare_ids(folder, plain, tokenizer, sample_texts)
     if sample_texts:

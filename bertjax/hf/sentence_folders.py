@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import erf
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
@@ -209,8 +210,6 @@ _READERS: Mapping[str, Callable[[Path, str], Layer | None]] = {
 
 
 def _gelu(values: np.ndarray) -> np.ndarray:
-    from scipy.special import erf  # here, because commands without such a module need not wait for it
-
     return values * (erf(values / np.sqrt(np.float32(2.0))) + 1.0) / 2.0
 
 

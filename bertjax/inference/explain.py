@@ -13,7 +13,6 @@ from bertjax.errors import UserError, named, require_one_of
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.attributions import METHODS, STEPS, TOLERANCE, Attribution, Attributor, Readout
 from bertjax.inference.explained import Explained
-from bertjax.types import Params
 
 BASELINES = ("pad", "mask", "zero", "remove")
 
@@ -55,7 +54,8 @@ class Explainer:
         self.method, self.steps = method, steps
         self.baseline = choose_baseline(method, baseline, readout, tokenizer)
         ids = {"pad": tokenizer.pad_id, "mask": tokenizer.mask_id}
-        row = _word_table(model.params)[ids[self.baseline]] if self.baseline in ids else None
+        table = model.params["encoder"]["embeddings"]["word_embeddings"]["embedding"]
+        row = table[ids[self.baseline]] if self.baseline in ids else None
         self._attributor = Attributor(model, readout, None if row is None else np.asarray(row, np.float32), tokens)
         self.num_inexact, self.largest_error, self._count = 0, 0.0, 0
 
@@ -132,10 +132,6 @@ def choose_baseline(method: str, requested: str | None, readout: Readout, tokeni
     if {"pad": tokenizer.pad_id, "mask": tokenizer.mask_id}.get(requested, 0) < 0:
         raise UserError(f"{setting}: the tokenizer of this model has no such token; give zero")
     return requested
-
-
-def _word_table(params: Params) -> Any:
-    return params["encoder"]["embeddings"]["word_embeddings"]["embedding"]
 
 
 def _rounded(value: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import shutil
@@ -16,6 +17,8 @@ from bertjax.compression import decompressed
 from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_file
 from bertjax.storage import ObjectInfo, describe, filesystem, open_binary, request, to_url
+
+log = logging.getLogger(__name__)
 
 _THREADS = 8
 _NOT_PLAIN = re.compile(r"^[A-Za-z]:|[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -55,6 +58,15 @@ def store_errors(action: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{action}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def store_warnings(action: str) -> Iterator[None]:
+    """Logs `OSError` of the body, which a run does not need, as a warning that begins with `action`."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s: %s", action, error.strerror or error)
 
 
 class Store:

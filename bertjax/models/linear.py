@@ -245,10 +245,6 @@ def _plain_add_bias(x: Array, bias: Array) -> Array:
     return x + jnp.expand_dims(bias, range(x.ndim - 1)).astype(x.dtype)
 
 
-def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, tuple[Array]]:
-    return _plain_add_bias(x, bias), (bias,)
-
-
 def _add_bias_backward(saved: tuple[Array], grad: Array) -> tuple[Array, Array]:
     axes = tuple(range(grad.ndim - 1))
     ones = jnp.ones((*grad.shape[:-1], 8), grad.dtype)  # equal rows; XLA may turn a product of one row into a sum
@@ -256,7 +252,7 @@ def _add_bias_backward(saved: tuple[Array], grad: Array) -> tuple[Array, Array]:
 
 
 _add_bias = jax.custom_vjp(_plain_add_bias)
-_add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+_add_bias.defvjp(lambda x, bias: (_plain_add_bias(x, bias), (bias,)), _add_bias_backward)
 
 
 def einsum(equation: str, a: Array, b: Array, config: EncoderConfig) -> Array:
@@ -280,17 +276,13 @@ def float32_einsum(equation: str, a: Array, b: Array) -> Array:
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
-def _einsum_forward(equation: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
-    return float32_einsum(equation, a, b), (a, b)
-
-
 def _einsum_backward(equation: str, saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
     _, gradients = jax.vjp(functools.partial(jnp.einsum, equation), *saved)
     return gradients(grad.astype(saved[0].dtype))
 
 
 _einsum = jax.custom_vjp(float32_einsum, nondiff_argnums=(0,))
-_einsum.defvjp(_einsum_forward, _einsum_backward)
+_einsum.defvjp(lambda equation, a, b: (float32_einsum(equation, a, b), (a, b)), _einsum_backward)
 
 
 _without_bias: ContextVar[Linear | None] = ContextVar("without_bias", default=None)

@@ -178,7 +178,7 @@ def _group(group: Group) -> str:
     marks = {
         axis: (end, "end of the shortest run")
         for axis, end in ends.items()
-        if end is not None and _is_short(evaluated, axis, end)
+        if end is not None and any((each.spent(axis) or 0.0) > 1.001 * end for each in evaluated)
     }
     charts = "".join(chart_html(_chart(group, name, axes, marks)) for name in names)
     missing = [axis for axis in AXES if axis not in axes]
@@ -190,11 +190,6 @@ def _group(group: Group) -> str:
     return (
         f'{intro}<div class="grid-of">{charts}</div>{note}{_equal_amounts(evaluated, names[0], ends) if names else ""}'
     )
-
-
-def _is_short(runs: Sequence[ComparedRun], axis: str, end: float) -> bool:
-    """Returns whether some runs are longer than the shortest."""
-    return max(each.spent(axis) or 0.0 for each in runs) > 1.001 * end
 
 
 def _chart(group: Group, name: str, axes: Sequence[str], marks: Mapping[str, tuple[float, str]]) -> Chart:

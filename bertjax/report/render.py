@@ -34,7 +34,8 @@ def _progress(run: RunRecord) -> str:
     else:
         done = total is not None and run.step >= total
         text = f"Step {run.step:,}" + (f" of {total:,}" if total else "") + (", done" if done else "")
-        text += f". Metrics written {_when(run.written)}." if run.written is not None else "."
+        when = run.written and datetime.datetime.fromtimestamp(run.written, datetime.UTC)
+        text += f". Metrics written {when:%Y-%m-%d %H:%M:%S} UTC." if when else "."
     share = min(run.step / total, 1.0) if total else 0.0
     bar = (
         f'<div class="bar" role="progressbar" aria-label="steps done" aria-valuemin="0" aria-valuemax="100" '
@@ -44,10 +45,6 @@ def _progress(run: RunRecord) -> str:
     if share < 1.0:
         reload = '<label class="quiet"><input type="checkbox" id="reload"> reload every 30 seconds</label>'
     return f"<p>{escape(text)} {reload}</p>{bar}"
-
-
-def _when(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _facts(run: RunRecord) -> dict[str, str | tuple[str, str]]:

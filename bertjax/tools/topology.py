@@ -10,6 +10,7 @@ import re
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental import topologies
 
 from bertjax.errors import UserError
 from bertjax.io.stderr import silence_stderr
@@ -103,8 +104,6 @@ def gpu_devices(text: str) -> list[Any]:
             f"--topology {text} needs jax's plugin for CUDA, which compiles without a GPU: pip install "
             "'bertjax[compile-gpu]' (Linux), or use --devices N"
         )
-    from jax.experimental import topologies
-
     try:
         topology = topologies.get_topology_desc(
             platform="cuda",
@@ -220,8 +219,6 @@ def tpu_devices(text: str) -> list[Any]:
             "'bertjax[compile-tpu]' (Linux on x86-64), or use --devices N"
         )
     _configure_libtpu()
-    from jax.experimental import topologies
-
     topology_name = f"{name}:{'x'.join(map(str, shape))}"
     options: dict[str, Any] = {"chip_config_name": "megacore"} if CHIPS[name].unit == "cores" else {}
     if math.prod(shape) < 4:

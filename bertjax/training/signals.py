@@ -36,7 +36,7 @@ def stop_signals() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield received
         return
-    interactive = is_interactive()
+    interactive = "ipykernel" in sys.modules or hasattr(sys, "ps1")  # a notebook, or a Python shell
 
     def receive(number: int, _: object) -> None:
         received.append(number)
@@ -50,11 +50,6 @@ def stop_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def is_interactive() -> bool:
-    """Returns whether the process is a notebook's or a Python shell."""
-    return "ipykernel" in sys.modules or hasattr(sys, "ps1")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@
         --config.task.train=tsv:train.tsv --config.task.eval=tsv:dev.tsv --config.task.text_column=sentence
 
 `--config.task.pair_column=COLUMN` names the second text of pairs.
-`finetune/classification:electra` takes the recipe of another family; bertjax/config/defaults/finetune_recipes.py
+`finetune/classification:electra` takes the recipe of another family; bertjax/config/finetune_recipes.py
 has the sources of all.
 """
 

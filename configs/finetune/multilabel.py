@@ -6,7 +6,7 @@
 
 Labels are lists of names in `task.label_column`, text such as `joy,relief` (`task.multilabel.separator`), or columns of
 0 and 1: `--config.task.multilabel.label_columns=toxic,insult`.
-`finetune/multilabel:electra` takes the recipe of another family; bertjax/config/defaults/finetune_recipes.py
+`finetune/multilabel:electra` takes the recipe of another family; bertjax/config/finetune_recipes.py
 has the sources of all.
 """
 

@@ -6,7 +6,7 @@
 
 `finetune/multiple_choice:swag`, `race`, `hellaswag`, `arc` and `dream` name the columns of these data sets as they are
 on the Hub and in their files of JSON Lines; `finetune/multiple_choice:electra` takes the recipe of another family
-(bertjax/config/defaults/finetune_recipes.py). The label is the number of the right choice from 0, its letter, or its
+(bertjax/config/finetune_recipes.py). The label is the number of the right choice from 0, its letter, or its
 text. The first text of the model is the context, the second one the question, if there is one, and the choice.
 """
 

@@ -5,7 +5,7 @@
         --config.task.train=squad:train-v1.1.json --config.task.eval=squad:dev-v1.1.json
 
 SQuAD 2.0, where questions may have no answer: `--config.task.qa.allow_no_answer=true`.
-`finetune/qa:electra` takes the recipe of another family; bertjax/config/defaults/finetune_recipes.py
+`finetune/qa:electra` takes the recipe of another family; bertjax/config/finetune_recipes.py
 has the sources of all.
 """
 

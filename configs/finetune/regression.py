@@ -6,7 +6,7 @@
         --config.task.text_column=first --config.task.pair_column=second
 
 The label is a number.
-`finetune/regression:electra` takes the recipe of another family; bertjax/config/defaults/finetune_recipes.py
+`finetune/regression:electra` takes the recipe of another family; bertjax/config/finetune_recipes.py
 has the sources of all.
 """
 

@@ -12,7 +12,7 @@ reads train.en and train.de line by line, trains a tokenizer on them, and a Tran
 
 Arguments: translation (the base model of arXiv:1706.03762), translation-small (4 + 4 layers of 256, for some ten
 thousand pairs), translation-pretrained and summarization, which begin with the encoder or encoder-decoder of init_from.
-bertjax/config/defaults/seq2seq_recipes.py has the sources of their values. The metrics need `bertjax[seq2seq]`.
+bertjax/config/finetune_recipes.py has the sources of their values. The metrics need `bertjax[seq2seq]`.
 """
 
 from __future__ import annotations

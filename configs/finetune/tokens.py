@@ -5,7 +5,7 @@
         --config.task.train=conll:train.txt --config.task.eval=conll:dev.txt
 
 Words and tags are the first and the last column of CoNLL files.
-`finetune/tokens:electra` takes the recipe of another family; bertjax/config/defaults/finetune_recipes.py
+`finetune/tokens:electra` takes the recipe of another family; bertjax/config/finetune_recipes.py
 has the sources of all.
 """
 

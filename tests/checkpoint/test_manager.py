@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from kill_lab import kill_after_lines
 
 from bertjax.checkpoint import manager as manager_module
-from bertjax.checkpoint.manager import Checkpoints, steps_to_keep
+from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.manifest import MANIFEST
 from bertjax.checkpoint.settings import Checkpointing
 from bertjax.errors import UserError
@@ -429,7 +429,8 @@ def test_retention_on_disk(tmp_path: Path) -> None:
 )
 def test_kept_steps(steps: set[int], keep: int, every: int | None, lower: bool, random: Any) -> None:
     scores = {s: random.choice([None, float("nan"), float("inf"), random.random()]) for s in steps}
-    remaining = steps_to_keep(scores, keep, every, lower)
+    metric = "eval/loss" if lower else "eval/accuracy"
+    remaining = Checkpointing(keep=keep, keep_every=every, best_metric=metric).steps_to_keep(scores)
     assert remaining <= steps and len(remaining) >= min(keep, len(steps))
     assert set(sorted(steps)[-keep:]) <= remaining
     assert all(s in remaining for s in steps if every and s % every == 0)

@@ -17,6 +17,7 @@ from bertjax.commands.evaluate import evaluate
 from bertjax.config.defaults import base_config
 from bertjax.config.task import TaskConfig
 from bertjax.experiment import task as task_module
+from bertjax.experiment import task_feed
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.report.run_record import read_run
@@ -202,7 +203,7 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source folder of its weights may be gone by then, and other lengths of sequences may be chosen."""
-    monkeypatch.setattr(task_module, "choose_packed_length", lambda _features, _size, limit, **_: limit)
+    monkeypatch.setattr(task_feed, "choose_packed_length", lambda _features, _size, limit, **_: limit)
     longer = "--config.task.max_length=64"
     assert task("--workdir", tmp_path / "whole", longer) == 0
     evaluate, calls = loop.TrainLoop.evaluate, []
@@ -307,9 +308,9 @@ def test_long_runs_have_several_numbers_of_rows(epochs: int, platform: str, toge
     cfg = base_config()
     cfg.train.steps_per_dispatch = together
     config = TaskConfig("classification", ("tsv:a.tsv",), batch_size=16, epochs=epochs)
-    assert task_module.num_batch_shapes(cfg, config, 1600, platform) == num_shapes
+    assert task_feed.num_batch_shapes(cfg, config, 1600, platform) == num_shapes
     chosen = dataclasses.replace(config, num_batch_shapes=5)
-    assert together > 1 or task_module.num_batch_shapes(cfg, chosen, 1600, platform) == 5
+    assert together > 1 or task_feed.num_batch_shapes(cfg, chosen, 1600, platform) == 5
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from bertjax.cli import main
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.errors import UserError
 from bertjax.experiment.hub_names import pin_commits
-from bertjax.experiment.prepare_text import prepare_on_first_process
+from bertjax.experiment.processes import prepare_on_first_process
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.io.hub import pin

@@ -269,7 +269,7 @@ def test_a_process_that_does_not_see_the_text_prepares_its_own(lab: Lab) -> None
     """Hosts without a shared disk; what they read must be the same."""
     from bertjax.config.overrides import load_config
     from bertjax.data import from_config
-    from bertjax.experiment.prepare_text import prepare_on_first_process
+    from bertjax.experiment.processes import prepare_on_first_process
     from bertjax.runtime.process_group import ProcessGroup
 
     class Second(ProcessGroup):

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.config.defaults import SEQ2SEQ_RECIPES
-from bertjax.config.defaults.finetune_recipes import RECIPES
 from bertjax.config.encoder_decoder import encoder_decoder_config
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.fields import Reader
+from bertjax.config.finetune_recipes import RECIPES, SEQ2SEQ_RECIPES
 from bertjax.config.overrides import load_config
 from bertjax.config.task import task_config
 from bertjax.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.filters import FilterConfig
+from bertjax.config.data import FilterConfig
 from bertjax.data.prepare import CorpusRecipe, PreparedCorpus, prepare_corpus
 from bertjax.data.sentence_splitter import split_sentences
 from bertjax.data.tokenizer import Tokenizer

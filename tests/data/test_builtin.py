@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config.sources import parse_source
 from bertjax.data import builtin
-from bertjax.data.builtin import clean_paragraphs, is_prose, iter_python_docs, module_texts, python_docs
+from bertjax.data.builtin import clean_paragraphs, is_prose, iter_python_docs, module_texts
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError
 
@@ -119,11 +119,11 @@ def test_folders_are_walked_in_order_without_tests(tmp_path: Path) -> None:
 
 def test_topics_alone_will_do(fresh: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(builtin.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / "python.zip")})
-    assert len(python_docs()) > 30
+    assert len(list(iter_python_docs())) > 30
     monkeypatch.setattr(builtin, "_cache", [])
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(UserError, match="give your own text"):
-        python_docs()
+        list(iter_python_docs())
 
 
 def test_the_first_documents_do_not_wait_for_the_rest(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:

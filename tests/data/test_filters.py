@@ -16,7 +16,7 @@ from prepare_lab import digest, documents, prepare, tokenizer
 
 import bertjax.data.filters as filters_module
 import bertjax.data.prepare as prepare_module
-from bertjax.config.filters import SCRIPTS, FilterConfig
+from bertjax.config.data import SCRIPTS, FilterConfig
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import from_config
 from bertjax.data.filters import DocumentFilter, EvaluationText, script_share, shingles

@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
-from bertjax.experiment.corpus_batches import CorpusBatches, batches
+from bertjax.experiment.loop_parts import CorpusBatches, batches
 from bertjax.experiment.workdir import changed_keys, write_config
 
 SIZES = {"a": 40, "b": 400, "c": 1600}

@@ -10,7 +10,7 @@ import pytest
 import bertjax.data.parts as parts_module
 import bertjax.data.prepare as prepare_module
 import bertjax.data.tokenize_documents as encode_module
-from bertjax.config.filters import FilterConfig
+from bertjax.config.data import FilterConfig
 from bertjax.data.corpus import open_corpus
 from bertjax.data.prepare import CorpusRecipe, prepare_corpus
 from bertjax.data.sources import is_held_out

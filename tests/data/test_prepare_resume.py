@@ -17,7 +17,7 @@ from prepare_lab import digest, documents, prepare
 
 import bertjax.data.parts as parts_module
 import bertjax.data.prepare as prepare_module
-from bertjax.config.filters import FilterConfig
+from bertjax.config.data import FilterConfig
 from bertjax.data.corpus import open_corpus
 from bertjax.data.tokenize_documents import tokenize_documents
 from bertjax.errors import UserError

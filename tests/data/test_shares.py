@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.config.source_mixture import parse_epochs
-from bertjax.config.sources import parse_source
+from bertjax.config.sources import parse_epochs, parse_source
 from bertjax.data.mixture import ExactMixture, Mixing, mixture_shares
 from bertjax.errors import UserError
 

@@ -27,7 +27,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.config import parse
 from bertjax.experiment.load import load_source_model
 from bertjax.experiment.prune import PruningTarget, require_target
-from bertjax.experiment.with_decoder import with_decoder
+from bertjax.experiment.task import with_decoder
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.forward import run_model

@@ -31,7 +31,6 @@ SMALLER = {"embedding_size": 8, "head_size": 8, "position_buckets": 4, "max_rela
 WITHOUT_BLANK = ("roberta", "gpt2", "modernbert")  # published tokenizers that put no blank before a text
 # AutoTokenizer makes a Qwen2Tokenizer of any folder of these, and so reads other tokenizers by other rules.
 FIXED_CLASS = ("qwen2",)
-AUTHORS_CODE = ("neobert",)  # whose classes are on the Hub alone
 SMALLER |= {"local_attention": 6, "num_key_value_heads": 1, "num_groups": 1, "bottleneck_size": 8}
 SMALLER |= {"output_embedding_size": 16}
 
@@ -61,6 +60,8 @@ OBJECTIVE_FAMILIES = {
 """The families with which the ordinary suite takes each objective; it finetunes the others."""
 
 
+AUTHORS_CODE = {name for name in FAMILIES.builtin if "auto_map" in FAMILIES.load(name).constants}
+"""Families whose classes are on the Hub alone."""
 MODELS = {name: path for name, path in FAMILIES.builtin.items() if "family" not in FAMILIES.load(name).structure}
 """Families of models; folders of the others are read as models of one of these."""
 

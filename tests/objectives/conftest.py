@@ -77,3 +77,19 @@ def example() -> Callable[[np.random.Generator, int], np.ndarray]:
         return ids
 
     return build
+
+
+@pytest.fixture(scope="session")
+def batches(pack: Callable, example: Callable) -> Callable[..., dict[str, np.ndarray]]:
+    """`batches(seed, packed, count)`: rows of 128, up to three examples of very different lengths in each, or one."""
+
+    def build(seed: int, packed: bool, count: int = 16) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        maximum, longest = (3, 128 // 3) if packed else (1, 128)
+        rows = [
+            [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, maximum + 1))]
+            for _ in range(count - 1)
+        ] + [[example(rng, longest) for _ in range(maximum)]]
+        return pack(rows, 128, [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows], maximum)
+
+    return build

@@ -72,22 +72,6 @@ def deberta(words: list[list[int]], noise: np.ndarray, maximum: int, budget: int
     return taken
 
 
-@pytest.fixture(scope="module")
-def batches(pack: Callable, example: Callable) -> Callable:
-    """`batches(seed, packed)`: eight rows of 128, up to three examples of very different lengths in each."""
-
-    def build(seed: int, packed: bool, count: int = 8) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(seed)
-        maximum, longest = (3, S // 3) if packed else (1, S)
-        rows = [
-            [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, maximum + 1))]
-            for _ in range(count - 1)
-        ] + [[example(rng, longest) for _ in range(maximum)]]
-        return pack(rows, S, [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows], maximum)
-
-    return build
-
-
 @pytest.mark.parametrize(
     "packed", [pytest.param(False, marks=pytest.mark.weekly), pytest.param(True, marks=pytest.mark.long)]
 )

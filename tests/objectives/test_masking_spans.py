@@ -70,20 +70,6 @@ def by_rejection(words: list[list[int]], budget: int, rng: np.random.Generator) 
     return hidden
 
 
-@pytest.fixture(scope="module")
-def batches(pack: Callable, example: Callable) -> Callable:
-    def build(seed: int, packed: bool, count: int = 16) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(seed)
-        maximum, longest = (3, S // 3) if packed else (1, S)
-        rows = [
-            [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, maximum + 1))]
-            for _ in range(count - 1)
-        ] + [[example(rng, longest) for _ in range(maximum)]]
-        return pack(rows, S, [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows], maximum)
-
-    return build
-
-
 @pytest.mark.parametrize(
     ("packed", "rate"), [(True, 0.15), *(pytest.param(False, rate, marks=pytest.mark.long) for rate in (0.15, 0.6))]
 )

@@ -12,7 +12,7 @@ from masking_lab import assert_share, chosen_of, jit, runs_of
 
 from bertjax.config.fields import Reader
 from bertjax.config.overrides import load_config
-from bertjax.data.builtin import python_docs
+from bertjax.data.builtin import iter_python_docs
 from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.objectives.masking.corrupt import mask_batch
 from bertjax.objectives.masking.settings import Masking
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.weekly
 @pytest.fixture(scope="module")
 def text() -> tuple[dict[str, jax.Array], Vocabulary]:
     """Returns rows [CLS] text [SEP] of 12 to 64 tokens, each from a different position, and the vocabulary."""
-    documents = python_docs()[:160]
+    documents = list(iter_python_docs())[:160]
     tokenizer = train_tokenizer(documents, model="wordpiece", family="bert", vocab_size=2000, lowercase=True)
     stream = np.concatenate(tokenizer.encode_batch(documents))
     lengths = np.random.default_rng(0).integers(12, S + 1, ROWS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.runtime.huge_pages import huge_page_environment
+from bertjax.__main__ import huge_page_environment
 
 ON_REQUEST, GLIBC = "always [madvise] never\n", ("glibc", "2.36")
 
@@ -41,7 +41,7 @@ def test_where_they_are_of_no_use(tunables: str, offered: str, libc: tuple[str, 
 PROGRAM = """
 import json, os, pathlib, sys
 print("begins", flush=True)
-from bertjax.runtime import huge_pages
+from bertjax import __main__ as huge_pages
 huge_pages.ACCELERATORS = ()
 real = pathlib.Path.read_text
 pathlib.Path.read_text = lambda path, *_: "always [madvise] never" if "hugepage" in str(path) else real(path)

@@ -15,8 +15,8 @@ from scipy import stats
 from sklearn import metrics
 
 from bertjax.commands.eval_minimal_pairs import PairScore, minimal_pair_scores
+from bertjax.commands.eval_sts import similarity_scores
 from bertjax.errors import UserError
-from bertjax.inference.similarity import similarity_scores
 from bertjax.tasks.metrics.classification import ClassScore, classification_scores
 from bertjax.tasks.metrics.regression import RegressionScores, regression_scores
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.counter_rng import permutation
 from bertjax.errors import UserError
-from bertjax.experiment.task import _lengths
+from bertjax.experiment.task_feed import _lengths
 from bertjax.tasks.batch_layout import (
     choose_batch_sizes,
     pack_batches,

@@ -1,7 +1,10 @@
-"""Blenderbot (arXiv:2004.13637), its small form, MVP (arXiv:2206.12131) and PLBART (arXiv:2103.06333): BART's tensors.
+"""Families with BART's tensors: Blenderbot (arXiv:2004.13637), MVP (2206.12131), PLBART (2103.06333), M2M-100 and NLLB.
 
 MVP and PLBART are BART with other defaults. Blenderbot is mBART without a norm of the embeddings. The decoder of its
 small form norms the word embeddings, unscaled, before it adds positions. Neither Blenderbot has unused rows of them.
+M2M-100 (transformers: models/m2m_100; arXiv:2010.11125) and NLLB (2207.04672) have mBART's layers without a norm of the
+embeddings and without a bias of the output. Their positions are computed: they begin after the id of padding, which is
+not counted. Files of old versions may hold their table.
 """
 
 from __future__ import annotations
@@ -10,16 +13,19 @@ import dataclasses
 from typing import Any
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
+from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.bart import (
     BART,
     FIELDS,
     PRE_NORM,
     STRUCTURE,
+    make_keymap,
     parse_encoder_decoder,
     render_encoder_decoder,
 )
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values
-from bertjax.hf.keymaps.family import change_defaults
+from bertjax.hf.keymap import KeyMap
+from bertjax.hf.keymaps.family import Fields, change_defaults
 from bertjax.hf.safe_files import JsonKeys, refuse
 
 _OFFSET: Values = {"position_offset": 2}
@@ -102,3 +108,39 @@ FAMILIES: dict[str, EncoderDecoderFamily] = {
         ),
     )
 }
+
+_M2M_FIELDS: Fields = change_defaults(
+    FIELDS, vocab_size=128112, activation_function="relu", attention_dropout=0.1, scale_embedding=True
+)
+_M2M_STRUCTURE: Values = (
+    STRUCTURE | PRE_NORM | {"position_embedding": "fairseq", "embedding_norm": "none", "mlm_head": "tied"}
+)
+
+
+def _parse_m2m(values: JsonKeys, where: str) -> EncoderDecoderConfig:
+    pad_id = values.get("pad_token_id", 1)
+    config = parse_encoder_decoder(values, _M2M_FIELDS, _M2M_STRUCTURE, where)
+    if pad_id is None or not 0 <= pad_id < config.encoder.vocab_size:
+        raise UserError(f"{where}: pad_token_id = {pad_id} is not supported: positions begin after it")
+    encoder, decoder = (
+        dataclasses.replace(each, position_offset=pad_id + 1) for each in (config.encoder, config.decoder)
+    )
+    return dataclasses.replace(config, encoder=encoder, decoder=decoder)
+
+
+def _make_m2m_keymap(config: EncoderDecoderConfig) -> KeyMap:
+    keymap = make_keymap(config)
+    return dataclasses.replace(keymap, ignored=(*keymap.ignored, r"\.embed_positions\.weights$"))
+
+
+M2M_100 = dataclasses.replace(
+    BART,
+    name="m2m_100",
+    architecture="M2M100ForConditionalGeneration",
+    headless="M2M100Model",
+    parse=_parse_m2m,
+    render=lambda config: render_encoder_decoder(config, _M2M_FIELDS),
+    make_keymap=_make_m2m_keymap,
+    counts_padding=False,
+    objective="",
+)

@@ -110,7 +110,8 @@ def write_folder(
             "%s is written in bertjax's native format; %s (%s)", folder, _PRIVATE if private else _RUN, limitation
         )
         files |= {} if private else native_format.code_files("encoder_decoder")
-    tensors, values = _to_tensors(config, params, family), _config_json(model, config, family) | {"dtype": dtype}
+    tensors = _to_tensors(config, params, family)
+    values = _token_ids(model, TOKEN_IDS) | (family or native).render_config(config) | {"dtype": dtype}
     files[CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
     files |= generation_file(_generation(model, family))
     files["README.md"] = (_model_card(model, values, limitation) + render_facts(card or {})).encode()
@@ -160,12 +161,6 @@ def _without_padding(params: Params, config: EncoderDecoderConfig) -> Params:
         return np.asarray(leaf)[tuple(slice(size) for size in expected.shape)]
 
     return jax.tree.map(cut, params, abstract_params(config))
-
-
-def _config_json(
-    model: EncoderDecoderWeights, config: EncoderDecoderConfig, family: EncoderDecoderFamily | None
-) -> dict[str, Any]:
-    return _token_ids(model, TOKEN_IDS) | (family or native).render_config(config)
 
 
 def _token_ids(model: EncoderDecoderWeights, names: tuple[str, ...]) -> dict[str, Any]:

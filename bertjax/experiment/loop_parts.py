@@ -1,4 +1,4 @@
-"""Batches of a config for a training loop of one's own: those that `bertjax pretrain` trains on."""
+"""Batches and objective of a config, for a training loop of one's own: those of `bertjax pretrain`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.data.pipeline import ALL_SEQUENCES, SequenceIndex
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.experiment.config import load_config
+from bertjax.experiment.config import load_config, parse
+from bertjax.objectives.base import Objective
 from bertjax.types import Batch, Vocabulary
 
 
@@ -84,3 +85,24 @@ def batches(config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str,
     """
     checked = load_config(config, overrides)
     return CorpusBatches(checked, from_config.prepare(checked))
+
+
+def make_objective(
+    config: str | os.PathLike[str] | ConfigDict, vocabulary: Vocabulary, overrides: Mapping[str, Any] | None = None
+) -> Objective:
+    """Builds the pretraining objective of a config, with its networks, for a training loop of one's own.
+
+    Args:
+        config: Name, path or value of a config.
+        vocabulary: That of the tokenizer: `batches(config).vocabulary`.
+        overrides: Values by dotted key.
+
+    Returns:
+        The objective: `init(key)` draws the parameters, `mean_loss(params, batch, key, cursor)` is the loss.
+
+    Raises:
+        UserError: The config is not valid, or the objective needs a teacher.
+    """
+    from bertjax.experiment import build  # here, because batches need no networks
+
+    return build.make_objective(parse(load_config(config, overrides)), vocabulary)

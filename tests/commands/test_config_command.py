@@ -1,15 +1,12 @@
-"""`bertjax config` and the reference page."""
+"""`bertjax config`."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 
 from bertjax import cli
+from bertjax.commands.config import describe_keys
 from bertjax.config.defaults import base_config
-from bertjax.config.overrides import declared
-from bertjax.config.reference import describe_keys, markdown_reference
 
 
 def test_a_key_is_printed_with_value_default_choices_and_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,20 +34,3 @@ def test_keys_of_other_objectives_are_left_out() -> None:
     shown = {text.split(" = ")[0] for text in describe_keys(config, [])}
     assert {"objective.rtd.embedding_sharing", "generator.preset", "objective.masking.mask_rate"} <= shown
     assert not any(key.startswith(("objective.plm.", "objective.distillation.", "task.")) for key in shown)
-
-
-def _of_network(key: str) -> str:
-    group, _, name = key.partition(".")
-    return f"model.{name}" if group in ("generator", "decoder") else ""
-
-
-def test_the_reference_names_every_key_once_and_links_others() -> None:
-    page = markdown_reference()
-    ids = re.findall(r"\{ #(\S+) \}", page)
-    assert len(ids) == len(set(ids))
-    assert {key for key in declared() if key not in ids} == {
-        key for key in declared() if not key.startswith("model.") and _of_network(key) in declared()
-    }
-    assert set(re.findall(r"\]\(#(\S+?)\)", page)) <= set(ids)
-    assert "`optimizer.name`{ #optimizer.name }\n:   adamw: Adam" in page
-    assert "one of `adamw`, `lamb`, `stable_adamw`, `muon`" in page

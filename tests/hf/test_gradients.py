@@ -1,4 +1,4 @@
-"""ALBERT's losses and their gradient in every shared parameter equal torch's: groups, inner layers, projection."""
+"""Losses and gradients in every parameter equal torch's for the same weights, masks and labels."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ from gradients_lab import (
 
 transformers = pytest.importorskip("transformers")
 
+
+@pytest.mark.long
+def test_loss_and_gradients_of_bert_are_torchs(tmp_path: Path) -> None:
+    sizes = dict(hidden_size=36, num_hidden_layers=3, num_attention_heads=3, intermediate_size=50)
+    config = transformers.BertConfig(vocab_size=VOCAB, max_position_embeddings=16, initializer_range=0.2, **sizes)
+    theirs, batch = perturbed(transformers.BertForPreTraining(config)), masked_batch()
+    expected = theirs(**torch_inputs(batch), labels=torch_labels(batch), next_sentence_label=pair_labels(batch)).loss
+    ours = loaded(theirs, tmp_path)
+    assert_same_gradients(ours, theirs, masked_lm_loss(ours, batch), expected)
+
+
 SHARING = {
     "three layers in two groups of two inner layers": dict(
         num_hidden_layers=3, num_hidden_groups=2, inner_group_num=2, embedding_size=13
@@ -35,7 +46,7 @@ SHARING = {
         for name, sharing in SHARING.items()
     ],
 )
-def test_loss_and_gradients_are_torchs(tmp_path: Path, sharing: dict[str, int]) -> None:
+def test_loss_and_gradients_of_albert_are_torchs(tmp_path: Path, sharing: dict[str, int]) -> None:
     sizes = dict(hidden_size=36, num_attention_heads=3, intermediate_size=50, max_position_embeddings=16)
     config = transformers.AlbertConfig(vocab_size=VOCAB, initializer_range=0.2, classifier_dropout_prob=0.0, **sizes)
     config.update(sharing)
