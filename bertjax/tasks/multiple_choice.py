@@ -17,7 +17,8 @@ from bertjax.config.fields import setting
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, named
-from bertjax.tasks.base import TaskKind, rounded, softmax
+from bertjax.tasks.base import rounded, softmax
+from bertjax.tasks.calibration import CalibratedKind, Decisions
 from bertjax.tasks.evaluate import EvalResult, ForwardPass, HeadEvaluator
 from bertjax.tasks.features import TextData, text_data
 from bertjax.tasks.readers.examples import ChoiceExamples, ReadRequest, TextExamples
@@ -62,12 +63,15 @@ class ChoiceEvaluator(HeadEvaluator):
 
 
 @dataclasses.dataclass(frozen=True)
-class MultipleChoice(TaskKind, group="task.multiple_choice"):
+class MultipleChoice(CalibratedKind, group="task.multiple_choice"):
     """The right one of several choices, as in SWAG (arXiv:1808.05326) and RACE (arXiv:1704.04683)."""
 
     name, title, head = "multiple_choice", "multiple choice", "multiple_choice"
     main_metric, label_array = "accuracy", "choice_labels"
-    metrics: ClassVar[dict[str, tuple[str, str]]] = {"accuracy": ("share", "Examples whose choice is right.")}
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "accuracy": ("share", "Examples whose choice is right."),
+        **CalibratedKind.calibration_metric,
+    }
     columns = ("context", "label")
     takes_pairs, is_pair = False, True
     examples, evaluator = ChoiceExamples, ChoiceEvaluator
@@ -141,14 +145,22 @@ class MultipleChoice(TaskKind, group="task.multiple_choice"):
     def compute_metrics(
         self, config: TaskConfig, examples: Any, data: Any, scores: np.ndarray, labels: tuple[str, ...]
     ) -> EvalResult:
-        predicted = data.by_example(scores).argmax(axis=1)
-        return EvalResult({"accuracy": float((predicted == np.array(examples.answers)).mean())})
+        decided, reliable = self.decisions(data, scores), self.reliability(data, scores)
+        accuracy = float((decided.scores.argmax(axis=1) == decided.right).mean())
+        return EvalResult(
+            {"accuracy": accuracy, "calibration_error": reliable.error}, labels=labels, reliability=reliable.bins
+        )
+
+    def decisions(self, data: Any, scores: np.ndarray) -> Decisions:
+        right = data.features.labels["choice_labels"].reshape(-1, data.features.group).argmax(axis=1)
+        return Decisions(data.by_example(scores), right)
 
     def records(
         self, config: TaskConfig, examples: Any, data: Any, scores: Any, labels: tuple[str, ...], top_k: int | None
     ) -> Iterator[dict[str, Any]]:
         """Yields the predicted choice of every example, and the probabilities of all. Args: as in the base class."""
-        for choices, probabilities in zip(examples.choices, softmax(data.by_example(scores)), strict=True):
+        rows = softmax(data.by_example(self.calibrated(scores)))
+        for choices, probabilities in zip(examples.choices, rows, strict=True):
             best = int(probabilities.argmax())
             shown = [rounded(each) for each in probabilities[: len(choices)]]
             yield {"choice": best, "text": choices[best], "score": shown[best], "probabilities": shown}

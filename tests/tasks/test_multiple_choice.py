@@ -237,7 +237,8 @@ def test_of_equal_scores_the_first_choice_is_predicted() -> None:
     assert 0 < firsts < 9 and float(sums["accuracy"].value) == firsts
     some = examples([3] * 9)
     result = METHODS.compute_metrics(config(), some, data, np.zeros((27, 1), np.float32), ())
-    assert result.metrics == {"accuracy": pytest.approx(firsts / 9)}
+    error = abs(firsts / 9 - 1 / 3)
+    assert result.metrics == {"accuracy": pytest.approx(firsts / 9), "calibration_error": pytest.approx(error)}
 
 
 def test_held_out_windows_come_in_any_batch() -> None:
