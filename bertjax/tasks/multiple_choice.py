@@ -212,7 +212,7 @@ def read_choices(request: ReadRequest) -> ChoiceExamples:
         for location, row in read_rows(source, columns, config.header, errors):
             row[0] = joined_turns(row[0])
             texts = [require_field_text(row[index], columns[index][1], location, errors) for index in range(first)]
-            value = row[first:last] if settings.choice_columns else row[first]
+            value = _of_columns(settings.choice_columns, row[first:last]) if settings.choice_columns else row[first]
             choices = parse_choices(value, location)
             examples.contexts.append(texts[0])
             if examples.questions is not None:
@@ -244,11 +244,12 @@ def parse_choices(value: Any, where: str) -> NamedChoices:
     Raises:
         UserError: they are not texts, or fewer than two.
     """
-    names: Sequence[Any] = ()
+    names: list[Any] = []
     if isinstance(value, Mapping):
-        value, names = value.get("text"), value.get("label") or ()
+        value, names = value.get("text"), list(value.get("label") or ())
     texts = list(value) if isinstance(value, list | tuple) else []
     while texts and texts[-1] in (None, ""):
+        names = names[: -1 if len(names) == len(texts) else None]
         texts.pop()
     if len(texts) < 2:
         raise UserError(
@@ -265,6 +266,11 @@ def parse_choices(value: Any, where: str) -> NamedChoices:
     )
 
 
+def _of_columns(columns: Sequence[str], texts: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Returns choices of columns, whose names a label may have (COPA on the Hub) unless they are numbers."""
+    return {"text": texts, "label": () if any(map(is_whole, columns)) else columns}
+
+
 def _number(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{where}: a choice must be text, not {value!r}")
@@ -272,7 +278,7 @@ def _number(value: Any, where: str) -> str:
 
 
 def parse_answer(value: Any, choices: NamedChoices, where: str) -> int:
-    """Returns the index of the right choice: of its name, its number from 0, its letter, or its text.
+    """Returns the index of the right choice: of its name or column, its number from 0, its letter, or its text.
 
     Args:
         value: the label.
@@ -308,5 +314,5 @@ def field_choices(config: TaskConfig, values: Mapping[str, Any]) -> Any:
     """Returns the choices in a record, as `parse_choices` takes them; None: there are none."""
     settings = config.spec
     if settings.choice_columns:
-        return [values.get(name) for name in settings.choice_columns]
+        return _of_columns(settings.choice_columns, [values.get(name) for name in settings.choice_columns])
     return values.get(settings.choices_column, values.get("choices"))
