@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,15 @@ from bertjax.config.sources import parse_task_source
 from bertjax.config.suites import SuiteTask, read_suites
 from bertjax.errors import UserError, named
 from bertjax.experiment.config import load_config
-from bertjax.experiment.suite_data import HELD_OUT, fill_templates, hold_out, why_missing, with_packed_files
+from bertjax.experiment.suite_data import (
+    HELD_OUT,
+    fill_templates,
+    fill_test_file,
+    hold_out,
+    why_absent,
+    why_missing,
+    with_packed_files,
+)
 from bertjax.experiment.sweep import SweepResult
 from bertjax.io import atomic
 from bertjax.io.staging import display_path, local_copy
@@ -47,8 +55,9 @@ def suite(
         models: a Hugging Face folder, an export, a run or hub:NAME; repeatable, one column each
         workdir: directory of all runs, of suite.json, suite.md and suite.html
         grid: values to choose from on a tenth of the training examples with the first seed (repeatable)
-        data: folder in place of {data} in the sources; presets need it, in the published layout
-        submit: folder for predictions of the test files, in GLUE's format
+        data: in place of {data} in the sources; presets need it: a folder in the published layout, or a data set of
+            the Hub, hub:nyu-mll/glue or hub:aps/super_glue
+        submit: folder for predictions of the test files, in the format of GLUE and SuperGLUE
 
     Returns:
         The results of all tasks and models; `str` is the table. The command exits with 1 if a task failed, not
@@ -61,7 +70,8 @@ def suite(
     Example:
         bertjax suite glue --data glue --model runs/base --seeds 0,1,2 --workdir runs/glue
     """
-    listed = read_suites([tasks] if isinstance(tasks, str) else tasks)
+    on_hub = os.fspath(data or "").startswith("hub:")
+    listed = read_suites([tasks] if isinstance(tasks, str) else tasks, on_hub)
     if data is None and any("{data}" in source for task in listed for source in task.sources):
         raise UserError(f"{named('data')} is missing: the folder of the data of {', '.join(tasks)}")
     models = [models] if isinstance(models, str | os.PathLike) else models
@@ -130,7 +140,8 @@ class _Runner:
                 folder.mkdir(parents=True, exist_ok=True)
                 atomic.write_json(folder / "result.json", {"key": key, **vars(result)})
             if self.submit is not None:
-                self._submit(task, result, self.submit if len(scores.models) == 1 else self.submit / folder.parent.name)
+                out = self.submit if len(scores.models) == 1 else self.submit / folder.parent.name
+                self._submit(task, result, out, folder / "data")
         except (UserError, OSError) as error:
             return SuiteResult("failed", str(error))
         return result
@@ -156,25 +167,33 @@ class _Runner:
                 scores.setdefault(metric, []).append(float(value))
         return SuiteResult("done", "", scores, chosen, [str(run) for run in trained.workdirs.values()])
 
-    def _submit(self, task: SuiteTask, result: SuiteResult, folder: Path) -> None:
-        """Writes the predictions of the run with the best score, for test files that exist."""
+    def _submit(self, task: SuiteTask, result: SuiteResult, folder: Path, data: Path) -> None:
+        """Writes the predictions of the run with the best score, for test files that exist, to `folder`."""
         for name, entry in task.submit.items():
-            source = parse_task_source(entry["source"], "submit")
-            try:
-                source_files(source)
-            except UserError as error:
-                print(f"no {name}: {error}")
+            if reason := why_absent(parse_task_source(entry["source"], "submit")):
+                print(f"no {name}: {reason}")
                 continue
-            settings = {key: value for key, value in entry.items() if key != "source"}
-            records = predict(result.best_run(task.metric), [Path(source.text)], **settings)
-            rows = [f"{index}\t{_submitted(record)}\n" for index, record in enumerate(records)]
+            entry = fill_test_file(task, name, data)
+            settings = {key: value for key, value in entry.items() if key not in ("source", "labels")}
+            records = predict(result.best_run(task.metric), [Path(entry["source"])], **settings)
             folder.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(folder / name, "".join(["index\tprediction\n", *rows]))
+            write = _superglue_rows if name.endswith(".jsonl") else _glue_rows
+            atomic.write_text(folder / name, "".join(f"{row}\n" for row in write(records, entry.get("labels", {}))))
 
 
-def _submitted(record: Mapping[str, Any]) -> str:
-    """Returns a prediction as GLUE wants it: a label, or a similarity of 0 to 5."""
-    return str(record["label"]) if "label" in record else f"{min(max(record['score'], 0.0), 5.0):.3f}"
+def _glue_rows(records: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Iterator[str]:
+    """Yields predictions as GLUE wants them: labels, or similarities of 0 to 5."""
+    yield "index\tprediction"
+    for index, record in enumerate(records):
+        similarity = "" if "label" in record else f"{min(max(record['score'], 0.0), 5.0):.3f}"
+        yield f"{index}\t{similarity or labels.get(record['label'], record['label'])}"
+
+
+def _superglue_rows(records: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Iterator[str]:
+    """Yields predictions as SuperGLUE wants them: the number of an example, and its label or the number of a choice."""
+    for record in records:
+        label = record["choice"] if "choice" in record else labels.get(record["label"], record["label"])
+        yield json.dumps({"idx": int(record["id"]), "label": label})
 
 
 def _best(points: Sequence[SweepResult], metric: Sequence[str]) -> SweepResult:

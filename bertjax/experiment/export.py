@@ -26,6 +26,7 @@ from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.load import read_config_json
 from bertjax.hf.model_card import auto_class_of, code_argument
+from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.onnx_folder import Measure, Score, save_onnx
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import GRAPH
@@ -104,12 +105,13 @@ def _exported_model(run: StoredRun, name: str | None) -> PretrainedModel | Pretr
 
 
 def _calibrated(params: Params, cfg: ConfigDict) -> Params:
-    """Divides the last layer of a classifier by the temperature that was fitted."""
-    if not read_objective(cfg).is_finetuning or (temperature := task_kind(cfg).temperature) == 1.0:
+    """Divides the last layer of a task's head by the temperature that was fitted."""
+    if not read_objective(cfg).is_finetuning or (kind := task_kind(cfg)).temperature == 1.0:
         return params
-    head = params["sequence_head"]
-    output = {name: leaf / np.float32(temperature) for name, leaf in head["output"].items()}
-    return {**params, "sequence_head": {**head, "output": output}}
+    (name,) = (module for module, head in HEAD_BY_MODULE.items() if head == kind.head)
+    head = params[name]
+    output = {key: leaf / np.float32(kind.temperature) for key, leaf in head["output"].items()}
+    return {**params, name: {**head, "output": output}}
 
 
 class OnnxSettings(NamedTuple):

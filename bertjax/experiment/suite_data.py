@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ from ml_collections import ConfigDict
 
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.source_files import source_files
-from bertjax.config.sources import parse_task_source
+from bertjax.config.sources import Source, parse_task_source
 from bertjax.config.suites import SuiteTask
 from bertjax.config.task import task_config
+from bertjax.data.sources import open_hub_data
 from bertjax.errors import UserError
-from bertjax.inference.text_files import JsonRecord, read_records
 from bertjax.io import atomic
 from bertjax.tasks.readers.examples import ChoiceExamples, TextExamples, read_examples
 from bertjax.tasks.readers.labels import collect_labels
+from bertjax.tasks.readers.tables import read_rows, require_field_text
 
 HELD_OUT = 0.1
 """Share of the training examples that points of a grid are compared on."""
@@ -29,10 +30,10 @@ _SPLIT_SEED = 0
 
 
 def why_missing(task: SuiteTask) -> str:
-    """Returns why a task cannot run here: a kind of task or a file that is not there; "" if it can.
+    """Returns why a task cannot run here: a kind of task or data that are not there; "" if it can.
 
     Raises:
-        UserError: a source is of an unknown kind.
+        UserError: a source is of an unknown kind, or the Hub cannot be reached.
     """
     if task.missing:
         return task.missing
@@ -41,11 +42,28 @@ def why_missing(task: SuiteTask) -> str:
         return f"needs task.kind={kind}, which this version does not have"
     for text in task.sources:
         source = parse_task_source(f"jsonl:{text}" if task.command == _PAIRS else text, "source")
+        if reason := why_absent(source):
+            return reason + (f"; {task.where}" if task.where else "")
+    return ""
+
+
+def why_absent(source: Source) -> str:
+    """Returns why a source is not there: a file, or a config or split of the Hub; "" if it is, then in the cache.
+
+    Raises:
+        UserError: the Hub cannot be reached.
+    """
+    try:
         if source.spec.is_file:
-            try:
-                source_files(source)
-            except UserError:
-                return f"{source.where} is missing" + (f"; {task.where}" if task.where else "")
+            source_files(source)
+        elif source.kind == "hub":
+            open_hub_data(source.hub_parts)
+    except UserError as error:
+        if source.spec.is_file:
+            return f"{source.where} is missing"
+        if not isinstance(error.__cause__, ValueError | FileNotFoundError):
+            raise
+        return str(error)
     return ""
 
 
@@ -75,27 +93,21 @@ def fill_templates(task: SuiteTask, folder: Path) -> SuiteTask:
     """Writes texts that several fields make up, such as `{word}: {sentence1}`, and returns the task that reads them.
 
     Args:
-        task: a task, whose sources are .jsonl files if a column is a template.
+        task: a task.
         folder: where the files are written.
 
     Raises:
-        UserError: a record lacks a field, or a source is no .jsonl file.
+        UserError: a row lacks a field.
     """
-    keys = {"text": "task.text_column", "pair": "task.pair_column"}
-    templates = {name: str(task.settings[key]) for name, key in keys.items() if task.settings.get(key)}
-    if not any("{" in template for template in templates.values()):
+    templates = _templates(task)
+    if not templates:
         return task
-    label = str(task.settings.get("task.label_column", "label"))
+    label = {"label": str(task.settings.get("task.label_column", "label"))}
 
     def written(name: str, sources: Sequence[str]) -> tuple[str, ...]:
-        rows = []
-        for source in source_paths(sources):
-            for record in read_records(source):
-                texts = {key: _fill(template, record) for key, template in templates.items()}
-                rows.append({**texts, "label": record.values.get(label)})
-        return (_write_rows(folder / f"{name}.jsonl", rows),)
+        return (_write_filled(task, sources, folder / f"{name}.jsonl", label),)
 
-    settings = {**task.settings, **{key: name for name, key in keys.items() if name in templates}}
+    settings = {**task.settings, **{_TEMPLATE_KEYS[name]: name for name in templates}}
     return dataclasses.replace(
         task,
         train=written("train", task.train),
@@ -105,20 +117,54 @@ def fill_templates(task: SuiteTask, folder: Path) -> SuiteTask:
     )
 
 
-def source_paths(sources: Sequence[str]) -> list[str]:
-    """Returns the files of .jsonl sources; raises `UserError` for other sources."""
-    parsed = [parse_task_source(source, "the source") for source in sources]
-    for source in parsed:
-        if source.kind != "jsonl":
-            raise UserError(f"{source.text}: texts of several fields need jsonl: sources")
-    return [path for source in parsed for path in source_files(source)]
+def fill_test_file(task: SuiteTask, name: str, folder: Path) -> Mapping[str, Any]:
+    """Returns an entry of `submit` with the texts that `fill_templates` would make of its source.
+
+    Args:
+        task: the task with its templates.
+        name: name of the entry.
+        folder: where the file is written.
+
+    Raises:
+        UserError: a row lacks a field.
+    """
+    entry = task.submit[name]
+    if not _templates(task):
+        return entry
+    ids = {"id": entry["id_column"]} if "id_column" in entry else {}
+    source = _write_filled(task, [entry["source"]], folder / f"test-{Path(name).stem}.jsonl", ids)
+    return {**entry, "source": source, **{f"{key}_column": key for key in ids}}
 
 
-def _fill(template: str, record: JsonRecord) -> str:
-    names = [name for _, name, _, _ in string.Formatter().parse(template) if name]
-    if not names:
-        return record.text(template)
-    return template.format(**{name: record.text(name) for name in names})
+_TEMPLATE_KEYS = {"text": "task.text_column", "pair": "task.pair_column"}
+
+
+def _templates(task: SuiteTask) -> dict[str, str]:
+    """Returns the columns of the texts, if one of them is a template."""
+    columns = {name: str(task.settings[key]) for name, key in _TEMPLATE_KEYS.items() if task.settings.get(key)}
+    return columns if any("{" in column for column in columns.values()) else {}
+
+
+def _write_filled(task: SuiteTask, sources: Sequence[str], path: Path, others: Mapping[str, str]) -> str:
+    """Writes the texts of all rows, and further columns by their new names; returns the source of the file."""
+    parts = {name: _parse_template(column) for name, column in _templates(task).items()}
+    fields = list(dict.fromkeys(field for each in parts.values() for _, field in each if field))
+    columns = [(_TEMPLATE_KEYS["text"], field) for field in fields]
+    columns += [(f"task.{name}_column", column) for name, column in others.items()]
+    rows = []
+    for source in (parse_task_source(text, "the source") for text in sources):
+        for where, values in read_rows(source, columns, task.settings.get("task.header")):
+            texts = {field: require_field_text(each, field, where) for field, each in zip(fields, values, strict=False)}
+            filled = {name: "".join(a + texts.get(b, "") for a, b in each) for name, each in parts.items()}
+            rows.append(filled | dict(zip(others, values[len(fields) :], strict=True)))
+    return _write_rows(path, rows)
+
+
+def _parse_template(column: str) -> list[tuple[str, str]]:
+    """Returns pairs of a text and the field that follows it, "" at the end; a column without braces is one field."""
+    if "{" not in column:
+        return [("", column)]
+    return [(text, field or "") for text, field, _, _ in string.Formatter().parse(column)]
 
 
 def hold_out(cfg: ConfigDict, folder: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from bertjax.tasks.base import TaskKind
 from bertjax.tasks.batches import TaskBatches
 from bertjax.tasks.evaluate import TaskData
 from bertjax.tasks.features import TextData
-from bertjax.tasks.readers.examples import Examples, TextExamples, read_examples
+from bertjax.tasks.readers.examples import ChoiceExamples, Examples, TextExamples, read_examples
 
 _LOGGED_LINES = 50  # reading metrics more often would wait for the device more often
 
@@ -202,7 +202,7 @@ def _split_off(examples: Examples, config: TaskConfig) -> tuple[Examples, Exampl
     fraction = config.spec.tuning_fraction
     if not fraction:
         return examples, None
-    assert isinstance(examples, TextExamples)
+    assert isinstance(examples, TextExamples | ChoiceExamples)
     count, order = len(examples), permutation(len(examples), "examples for tuning", 0, 0)
     size = max(1, round(count * fraction))
     if size == count:

@@ -11,7 +11,7 @@
     neighbors      token, near [[token, cosine], ...]
     confusion      labels [k], counts [k][k]: rows gold, columns predicted
     classes        rows [{label, precision, recall, f1, support}]
-    reliability    bins [[mean confidence, accuracy, examples]]
+    reliability    bins [[mean confidence, accuracy, predictions]]
     samples        rows [{source, target, output}], signatures {metric: settings of its library}
                    both: optional `set` (data or weights that were scored), `of_step` (step of the weights)
     seeds          rows [{seed, scores {name: value}}]

@@ -96,7 +96,7 @@ _CLASS_COLUMNS |= {"average_precision": "average precision", "threshold": "thres
 
 
 def _reliability(record: Record) -> str:
-    """Returns the chart of accuracy by confidence."""
+    """Returns the chart of how often predictions are right by their probability."""
     bins = [row for row in record.get("bins") or [] if isinstance(row, list) and len(row) == 3]
     values = np.array([[np.nan if _float(each) is None else each for each in row] for row in bins], np.float64)
     if len(values) < 2 or not np.isfinite(values).all():
@@ -104,11 +104,12 @@ def _reliability(record: Record) -> str:
     confidence, accuracy, counts = values.T
     error = float((counts * np.abs(confidence - accuracy)).sum() / counts.sum())
     ends = np.array([0.0, 1.0])
-    lines = [Line("accuracy", accuracy, {"confidence": confidence}, dots=True)]
-    lines += [Line("perfectly calibrated", ends, {"confidence": ends}, style=1)]
-    note = f"Mean difference {100 * error:.1f} % (expected calibration error, {len(bins)} bins with examples)."
+    lines = [Line("share that is right", accuracy, {"probability": confidence}, dots=True)]
+    lines += [Line("perfectly calibrated", ends, {"probability": ends}, style=1)]
+    counted = f"{counts.sum():,.0f} predictions in {len(bins)} bins"
+    note = f"Mean difference {100 * error:.1f} % (expected calibration error, {counted})."
     title = f"Reliability{_of(record)}"
-    return chart_html(Chart("chart-reliability", title, lines, note=note, axes=("confidence",)))
+    return chart_html(Chart("chart-reliability", title, lines, note=note, axes=("probability",)))
 
 
 def _samples(record: Record) -> str:

@@ -36,7 +36,7 @@ class EvalResult(NamedTuple):
     """Metrics without prefix; for reports the scores per class and, for labels, the confusion matrix (rows gold).
 
     Of generated texts there are `samples` {source, target, output}, and `signatures`, how metrics were computed; of
-    classes `reliability`, (mean confidence, accuracy, examples) by bins of confidence.
+    decisions `reliability`, (mean confidence, accuracy, number of predictions) by bins of confidence.
     """
 
     metrics: dict[str, float]

@@ -18,7 +18,8 @@ from bertjax.config.fields import setting
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, named
-from bertjax.tasks.base import TaskKind, rounded
+from bertjax.tasks.base import rounded
+from bertjax.tasks.calibration import CalibratedKind, Decisions
 from bertjax.tasks.evaluate import EvalResult
 from bertjax.tasks.features import TextData
 from bertjax.tasks.metrics.multilabel import expand_thresholds, multilabel_scores, tune_thresholds
@@ -31,7 +32,7 @@ _FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "tru
 
 
 @dataclasses.dataclass(frozen=True)
-class Multilabel(TaskKind, group="task.multilabel"):
+class Multilabel(CalibratedKind, group="task.multilabel"):
     """Any number of labels per text or pair of texts (GoEmotions, arXiv:2005.00547)."""
 
     name, title, head = "multilabel", "multi-label classification", "sequence_classification"
@@ -42,6 +43,7 @@ class Multilabel(TaskKind, group="task.multilabel"):
         "samples_f1": ("share", "Mean F1 of the examples."),
         "map": ("share", "Mean average precision of the labels: needs no threshold."),
         "exact_match": ("share", "Examples whose labels are all right."),
+        **CalibratedKind.calibration_metric,
     }
     has_classes = many_labels = True
 
@@ -65,9 +67,6 @@ class Multilabel(TaskKind, group="task.multilabel"):
         choices=("none", "one", "per_label"),
         help="one: the threshold with the best micro F1; per_label: of every label that with its best F1. Examples of "
         "`tune_fraction` decide; the run and its export store the thresholds of the exported weights.",
-    )
-    tune_fraction: float = setting(
-        0.1, above=0.0, below=1.0, help="Share of the training examples that tune thresholds and are not trained on."
     )
 
     def check(self) -> None:
@@ -95,7 +94,7 @@ class Multilabel(TaskKind, group="task.multilabel"):
 
     @property
     def tuning_fraction(self) -> float:
-        return 0.0 if self.tune_thresholds == "none" else self.tune_fraction
+        return self.tune_fraction if self.calibrate or self.tune_thresholds != "none" else 0.0
 
     def label(self, config: TaskConfig, value: Any, where: str) -> tuple[str, ...]:
         """Returns the names of the labels. Args: as in the base class."""
@@ -158,26 +157,47 @@ class Multilabel(TaskKind, group="task.multilabel"):
         return temperature**2 * (losses[0] - losses[1]).mean(axis=-1)
 
     def tune(self, config: TaskConfig, data: TextData, scores: np.ndarray, labels: tuple[str, ...]) -> Multilabel:
+        """Returns the kind with a fitted temperature and thresholds of the probabilities that it makes.
+
+        Args: as in the base class.
+        """
+        kind = super().tune(config, data, scores, labels)
+        if self.tune_thresholds == "none":
+            return kind
         gold = data.features.labels["multi_labels"] > 0
         default, per_label = expand_thresholds((0.5,), labels), self.tune_thresholds == "per_label"
-        tuned = tune_thresholds(gold, _probabilities(scores), default, per_label)
-        stored = tuple(round(each, 6) for each in (tuned if per_label else tuned[:1]).tolist())
-        return self.replace(thresholds=stored)
+        tuned = tune_thresholds(gold, kind._probabilities(scores), default, per_label)
+        return kind.replace(thresholds=tuple(round(each, 6) for each in (tuned if per_label else tuned[:1]).tolist()))
+
+    def decisions(self, data: TextData, scores: np.ndarray) -> Decisions:
+        """Returns a decision per example and label; its sigmoid is the softmax with 0. Args: as in the base class."""
+        rows = scores.reshape(-1, 1)
+        right = data.features.labels["multi_labels"].reshape(-1).astype(np.int64)
+        return Decisions(np.concatenate([np.zeros_like(rows), rows], axis=1), right)
+
+    def confidences(self, data: TextData, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the probability of every label of every example, and whether it has this label, whatever thresholds.
+
+        Args: as in the base class.
+        """
+        return self._probabilities(scores).reshape(-1), data.features.labels["multi_labels"].reshape(-1) > 0
 
     def compute_metrics(
         self, config: TaskConfig, examples: Any, data: TextData, scores: np.ndarray, labels: tuple[str, ...]
     ) -> EvalResult:
         gold = data.features.labels["multi_labels"] > 0
         thresholds = expand_thresholds(self.thresholds, labels)
-        result = multilabel_scores(gold, _probabilities(scores), thresholds, labels)
-        return EvalResult(result.metrics, result.per_label, labels)
+        result = multilabel_scores(gold, self._probabilities(scores), thresholds, labels)
+        reliable = self.reliability(data, scores)
+        metrics = result.metrics | {"calibration_error": reliable.error}
+        return EvalResult(metrics, result.per_label, labels, reliability=reliable.bins)
 
     def records(
         self, config: TaskConfig, examples: Any, data: Any, scores: Any, labels: tuple[str, ...], top_k: int | None
     ) -> Iterator[dict[str, Any]]:
         """Yields the labels of every text, and the probabilities. Args: as in the base class."""
         thresholds = expand_thresholds(self.thresholds, labels)
-        for row in _probabilities(scores):
+        for row in self._probabilities(scores):
             shown = range(len(row)) if top_k is None else np.argsort(-row, kind="stable")[:top_k]
             yield {
                 "labels": [labels[index] for index in np.flatnonzero(row >= thresholds)],
@@ -198,6 +218,5 @@ class Multilabel(TaskKind, group="task.multilabel"):
                 chosen.append(names.get(column, column))
         return tuple(chosen)
 
-
-def _probabilities(scores: np.ndarray) -> np.ndarray:
-    return expit(scores.astype(np.float64))
+    def _probabilities(self, scores: np.ndarray) -> np.ndarray:
+        return expit(self.calibrated(scores))

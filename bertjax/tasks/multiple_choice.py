@@ -17,7 +17,8 @@ from bertjax.config.fields import setting
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, named
-from bertjax.tasks.base import TaskKind, rounded, softmax
+from bertjax.tasks.base import rounded, softmax
+from bertjax.tasks.calibration import CalibratedKind, Decisions
 from bertjax.tasks.evaluate import EvalResult, ForwardPass, HeadEvaluator
 from bertjax.tasks.features import TextData, text_data
 from bertjax.tasks.readers.examples import ChoiceExamples, ReadRequest, TextExamples
@@ -62,12 +63,15 @@ class ChoiceEvaluator(HeadEvaluator):
 
 
 @dataclasses.dataclass(frozen=True)
-class MultipleChoice(TaskKind, group="task.multiple_choice"):
+class MultipleChoice(CalibratedKind, group="task.multiple_choice"):
     """The right one of several choices, as in SWAG (arXiv:1808.05326) and RACE (arXiv:1704.04683)."""
 
     name, title, head = "multiple_choice", "multiple choice", "multiple_choice"
     main_metric, label_array = "accuracy", "choice_labels"
-    metrics: ClassVar[dict[str, tuple[str, str]]] = {"accuracy": ("share", "Examples whose choice is right.")}
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "accuracy": ("share", "Examples whose choice is right."),
+        **CalibratedKind.calibration_metric,
+    }
     columns = ("context", "label")
     takes_pairs, is_pair = False, True
     examples, evaluator = ChoiceExamples, ChoiceEvaluator
@@ -141,14 +145,22 @@ class MultipleChoice(TaskKind, group="task.multiple_choice"):
     def compute_metrics(
         self, config: TaskConfig, examples: Any, data: Any, scores: np.ndarray, labels: tuple[str, ...]
     ) -> EvalResult:
-        predicted = data.by_example(scores).argmax(axis=1)
-        return EvalResult({"accuracy": float((predicted == np.array(examples.answers)).mean())})
+        decided, reliable = self.decisions(data, scores), self.reliability(data, scores)
+        accuracy = float((decided.scores.argmax(axis=1) == decided.right).mean())
+        return EvalResult(
+            {"accuracy": accuracy, "calibration_error": reliable.error}, labels=labels, reliability=reliable.bins
+        )
+
+    def decisions(self, data: Any, scores: np.ndarray) -> Decisions:
+        right = data.features.labels["choice_labels"].reshape(-1, data.features.group).argmax(axis=1)
+        return Decisions(data.by_example(scores), right)
 
     def records(
         self, config: TaskConfig, examples: Any, data: Any, scores: Any, labels: tuple[str, ...], top_k: int | None
     ) -> Iterator[dict[str, Any]]:
         """Yields the predicted choice of every example, and the probabilities of all. Args: as in the base class."""
-        for choices, probabilities in zip(examples.choices, softmax(data.by_example(scores)), strict=True):
+        rows = softmax(data.by_example(self.calibrated(scores)))
+        for choices, probabilities in zip(examples.choices, rows, strict=True):
             best = int(probabilities.argmax())
             shown = [rounded(each) for each in probabilities[: len(choices)]]
             yield {"choice": best, "text": choices[best], "score": shown[best], "probabilities": shown}
@@ -200,7 +212,7 @@ def read_choices(request: ReadRequest) -> ChoiceExamples:
         for location, row in read_rows(source, columns, config.header, errors):
             row[0] = joined_turns(row[0])
             texts = [require_field_text(row[index], columns[index][1], location, errors) for index in range(first)]
-            value = row[first:last] if settings.choice_columns else row[first]
+            value = _of_columns(settings.choice_columns, row[first:last]) if settings.choice_columns else row[first]
             choices = parse_choices(value, location)
             examples.contexts.append(texts[0])
             if examples.questions is not None:
@@ -232,11 +244,12 @@ def parse_choices(value: Any, where: str) -> NamedChoices:
     Raises:
         UserError: they are not texts, or fewer than two.
     """
-    names: Sequence[Any] = ()
+    names: list[Any] = []
     if isinstance(value, Mapping):
-        value, names = value.get("text"), value.get("label") or ()
+        value, names = value.get("text"), list(value.get("label") or ())
     texts = list(value) if isinstance(value, list | tuple) else []
     while texts and texts[-1] in (None, ""):
+        names = names[: -1 if len(names) == len(texts) else None]
         texts.pop()
     if len(texts) < 2:
         raise UserError(
@@ -253,6 +266,11 @@ def parse_choices(value: Any, where: str) -> NamedChoices:
     )
 
 
+def _of_columns(columns: Sequence[str], texts: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Returns choices of columns, whose names a label may have (COPA on the Hub) unless they are numbers."""
+    return {"text": texts, "label": () if any(map(is_whole, columns)) else columns}
+
+
 def _number(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{where}: a choice must be text, not {value!r}")
@@ -260,7 +278,7 @@ def _number(value: Any, where: str) -> str:
 
 
 def parse_answer(value: Any, choices: NamedChoices, where: str) -> int:
-    """Returns the index of the right choice: of its name, its number from 0, its letter, or its text.
+    """Returns the index of the right choice: of its name or column, its number from 0, its letter, or its text.
 
     Args:
         value: the label.
@@ -296,5 +314,5 @@ def field_choices(config: TaskConfig, values: Mapping[str, Any]) -> Any:
     """Returns the choices in a record, as `parse_choices` takes them; None: there are none."""
     settings = config.spec
     if settings.choice_columns:
-        return [values.get(name) for name in settings.choice_columns]
+        return _of_columns(settings.choice_columns, [values.get(name) for name in settings.choice_columns])
     return values.get(settings.choices_column, values.get("choices"))

@@ -26,7 +26,8 @@ MAY_CHANGE = {
     "objective.distillation": "teacher",
     "task": "test teacher",
     "task.classification": "temperature",
-    "task.multilabel": "thresholds",
+    "task.multilabel": "temperature thresholds",
+    "task.multiple_choice": "temperature",
     "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_nonfinite max_nonfinite spike_factor"
     " skip_batches",
     "schedule": "name warmup_steps end_lr_ratio power decay_steps period_steps factor",

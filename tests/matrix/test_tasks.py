@@ -16,6 +16,7 @@ import bertjax
 from bertjax.config.extensions import FAMILIES, TASK_KINDS
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.pretrained import load_pretrained
+from bertjax.tasks.calibration import CalibratedKind
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -190,9 +191,15 @@ def results_of(record: dict[str, Any]) -> list[Any]:
     ]
 
 
-def check(family: str, kind: str, folder: Path) -> None:
-    run = bertjax.finetune(task_config(family, kind, folder), folder / "run")
+def check(family: str, kind: str, folder: Path, temperature: float = 1.0) -> None:
+    cfg = task_config(family, kind, folder)
+    if temperature != 1.0:
+        cfg.task[kind].temperature = temperature
+    run = bertjax.finetune(cfg, folder / "run")
     records = bertjax.predict(run.export, inputs_of(kind))
+    if temperature != 1.0:  # which the last layer of the export holds
+        of_run = bertjax.predict(run.workdir, inputs_of(kind))
+        assert [results_of(each) for each in of_run] == [results_of(each) for each in records]
     assert len(records) == len(inputs_of(kind))
     exported = load_pretrained(run.export)
     plan = plan_export(exported.config, exported.heads)
@@ -254,4 +261,4 @@ def test_a_teacher_of_another_family(family: str, teacher: str, kind: str, tmp_p
 @pytest.mark.matrix
 @pytest.mark.parametrize(("family", "kind"), CELLS)
 def test_every_cell(family: str, kind: str, tmp_path: Path) -> None:
-    check(family, kind, tmp_path)
+    check(family, kind, tmp_path, 0.25 if issubclass(TASK_KINDS.load(kind), CalibratedKind) else 1.0)

@@ -48,10 +48,11 @@ def test_everything_that_was_measured_is_there(usual: Path) -> None:
     sections = ["loss", "task", "scores", "predictions", "attention", "neighbors", "optimization", "speed", "config"]
     assert [each["id"] for each in document.of("section")] == sections
     charts = {"mlm_loss", "mlm_accuracy", "learning_rate", "grad_norm", "tokens_per_second", "padding", "data_wait"}
-    assert {f"chart-{name}" for name in [*charts, "memory", "lr_finder"]} <= set(document.ids)
+    assert {f"chart-{name}" for name in [*charts, "memory", "lr_finder", "reliability"]} <= set(document.ids)
     assert len(set(document.ids)) == len(document.ids)
     for phrase in ("unigram baseline", "0.500 better", "123,456", "1 x cpu", "seeds", "95.0 %", "dog", "held out"):
         assert phrase in text, phrase
+    assert "Mean difference 6.5 % (expected calibration error, 100 predictions in 2 bins)." in text
     assert "Anomalies: none." in text
     assert "MFU is unknown" in text
 

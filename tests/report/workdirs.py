@@ -108,6 +108,7 @@ def task_probes() -> list[dict[str, Any]]:
             "kind": "classes",
             "rows": [{"label": "no", "precision": 0.89, "recall": 0.8, "f1": 0.84, "support": 10}],
         },
+        {"step": 100, "kind": "reliability", "bins": [[0.55, 0.45, 30], [0.9, 0.95, 70]]},
         {
             "step": 100,
             "kind": "seeds",

@@ -14,11 +14,12 @@ import torch
 from tokens_lab import make_features, trained
 
 from bertjax.config.fields import settings_of
-from bertjax.config.suites import COPA_SETTINGS
+from bertjax.config.suite_presets import COPA_SETTINGS
 from bertjax.config.task import TaskConfig, task_config
 from bertjax.errors import UserError
 from bertjax.experiment.config import load_config
 from bertjax.experiment.suite_data import hold_out
+from bertjax.inference.predict_inputs import read_inputs
 from bertjax.tasks.batches import EvalBatches, TaskBatches
 from bertjax.tasks.multiple_choice import (
     NOT_A_CHOICE,
@@ -144,6 +145,21 @@ def test_layouts_of_published_data(tmp_path: Path) -> None:
     assert read.choices == [["falls.", "flies."]] and read.answers == [1] and read.questions == ["He"]
 
 
+@pytest.mark.parametrize(("columns", "label", "expected"), [("x y z", "y", 1), ("x y z", "1", 1), ("1 2 3", "1", 1)])
+def test_a_label_may_name_a_column(tmp_path: Path, columns: str, label: str, expected: int) -> None:
+    names = columns.split()
+    row = {"premise": "it rains.", **dict(zip(names, ("he falls.", "he flies.", ""), strict=True)), "label": label}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row) + "\n")
+    settings = config(f"jsonl:{tmp_path}/data.jsonl", text_column="premise", choice_columns=tuple(names))
+    examples: Any = read_examples(settings)
+    assert examples.answers == [expected] and examples.choices == [["he falls.", "he flies."]]
+    (window,) = read_inputs(settings, [f"{tmp_path}/data.jsonl"], gold=True)
+    assert window.examples.answers == [expected]  # type: ignore[union-attr]
+    (tmp_path / "data.jsonl").write_text(json.dumps(row | {"label": names[2]}) + "\n")
+    with pytest.raises(UserError, match="is none of them"):
+        read_examples(settings)
+
+
 def test_a_part_is_held_out_for_a_grid(tmp_path: Path) -> None:
     rows = [{"premise": f"p{index}", "choice1": "x", "choice2": f"y{index}", "label": index % 2} for index in range(20)]
     (tmp_path / "copa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -237,7 +253,8 @@ def test_of_equal_scores_the_first_choice_is_predicted() -> None:
     assert 0 < firsts < 9 and float(sums["accuracy"].value) == firsts
     some = examples([3] * 9)
     result = METHODS.compute_metrics(config(), some, data, np.zeros((27, 1), np.float32), ())
-    assert result.metrics == {"accuracy": pytest.approx(firsts / 9)}
+    error = abs(firsts / 9 - 1 / 3)
+    assert result.metrics == {"accuracy": pytest.approx(firsts / 9), "calibration_error": pytest.approx(error)}
 
 
 def test_held_out_windows_come_in_any_batch() -> None:
