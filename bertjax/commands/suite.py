@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from bertjax.commands.arguments import Flag, Folder, Grid, NewWorkdir, Overrides, Seeds
+from bertjax.commands.arguments import File, Flag, Folder, Grid, NewWorkdir, Overrides, Seeds
 from bertjax.commands.eval_minimal_pairs import eval_minimal_pairs
 from bertjax.commands.eval_sts import eval_sts
 from bertjax.commands.predict import predict
@@ -161,7 +161,7 @@ class _Runner:
         for seed, run in trained.workdirs.items():
             metrics = {name.removeprefix("eval/"): value for name, value in trained.metrics[seed].items()}
             for name, sources in task.evals.items():
-                scored = predict(run, [Path(source) for source in sources], score=True, out=os.devnull).metrics or {}
+                scored = predict(run, [File(source) for source in sources], score=True, out=os.devnull).metrics or {}
                 metrics |= {f"{name}/{metric.removeprefix('eval/')}": value for metric, value in scored.items()}
             for metric, value in metrics.items():
                 scores.setdefault(metric, []).append(float(value))
@@ -175,7 +175,7 @@ class _Runner:
                 continue
             entry = fill_test_file(task, name, data)
             settings = {key: value for key, value in entry.items() if key not in ("source", "labels")}
-            records = predict(result.best_run(task.metric), [Path(entry["source"])], **settings)
+            records = predict(result.best_run(task.metric), [File(entry["source"])], **settings)
             folder.mkdir(parents=True, exist_ok=True)
             write = _superglue_rows if name.endswith(".jsonl") else _glue_rows
             atomic.write_text(folder / name, "".join(f"{row}\n" for row in write(records, entry.get("labels", {}))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lab import NOUNS, Finished
 import bertjax
 from bertjax.cli import main
 from bertjax.commands import suite as module
+from bertjax.config.suites import SuiteTask
 
 KEYS: tuple[str, ...] = (
     "task.max_length=16",
@@ -85,6 +87,22 @@ def test_glue_in_its_layout_with_predictions_to_submit(
     for name, form in forms.items():
         expected = "index\tprediction\n" + "".join(f"{index}\t{form}\n" for index in range(3))
         assert re.fullmatch(expected, (submitted / f"{name}.tsv").read_text()), name
+
+
+def test_sources_in_a_store_are_scored_by_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[str] = []
+
+    def predict(run: Path, files: list[Any], **_: object) -> types.SimpleNamespace:
+        scored.append(f"{files[0]}")
+        return types.SimpleNamespace(metrics={"accuracy": 0.5})
+
+    trained = types.SimpleNamespace(workdirs={0: tmp_path}, metrics={0: {"eval/accuracy": 0.75}})
+    monkeypatch.setattr(module, "predict", predict)
+    monkeypatch.setattr(module, "train_all", lambda *_: [trained])
+    runner = module._Runner(tmp_path, [0], {}, {}, None)
+    task = SuiteTask("a", train=("tsv:a.tsv",), eval=("tsv:b.tsv",), evals={"mm": ("tsv:s3://bucket/mm.tsv",)})
+    result = runner._finetune(task, str(tmp_path), tmp_path)
+    assert scored == ["tsv:s3://bucket/mm.tsv"] and result.scores == {"accuracy": [0.75], "mm/accuracy": [0.5]}
 
 
 def write_superglue(folder: Path) -> None:
