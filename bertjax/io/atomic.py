@@ -29,7 +29,8 @@ def atomic_file(path: Path, mode: str = "wb", *, errors: str | None = None, fsyn
     """Opens a temporary file that replaces `path` at the end of the `with` block.
 
     The file lies in the folder of `path`, is created exclusively (no link is followed) with the permissions of the
-    umask, and is removed when the block raises.
+    umask, and is removed when the block raises. A device or a pipe is written in place: a file that replaced /dev/null
+    would break the machine.
 
     Args:
         path: the file to write; its folder must exist.
@@ -41,6 +42,10 @@ def atomic_file(path: Path, mode: str = "wb", *, errors: str | None = None, fsyn
         OSError: the file cannot be written; `path` is then what it was before.
     """
     encoding = None if "b" in mode else "utf-8"
+    if is_device(path):
+        with open(path, mode, encoding=encoding, errors=errors) as file:
+            yield file
+        return
     temporary, descriptor = _make_locked(path, lambda name: os.open(name, _NEW_FILE, 0o666))
     try:
         with open(descriptor, mode, encoding=encoding, errors=errors) as file:
@@ -53,6 +58,11 @@ def atomic_file(path: Path, mode: str = "wb", *, errors: str | None = None, fsyn
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def is_device(path: Path) -> bool:
+    """Returns whether a path is a device, a pipe or a socket, or names an open file (/dev/stdout)."""
+    return path.parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def require_writable(key: str, folder: Path) -> None:
