@@ -110,7 +110,9 @@ def common(family: str, sizes: bool = True) -> ConfigDict:
     cfg = base_config()
     cfg.platform, cfg.mesh.data = "cpu", 1
     if sizes:
-        cfg.model.update(values_of(family))
+        values = values_of(family)
+        cfg.objective.mlm.masked_next_token = values.pop("masked_next_token", False)
+        cfg.model.update(values)
         cfg.data.tokenizer = str(tokenizer_of(family))
     cfg.logging.tensorboard, cfg.report.enabled = False, False
     cfg.optimizer.learning_rate, cfg.schedule.warmup_steps, cfg.schedule.name = 1e-3, 0, "constant"
