@@ -237,6 +237,7 @@ def test_shards_that_were_read_are_freed(corpus: CorpusSplit, name: str, monkeyp
         for thread in threading.enumerate():
             if thread.name == "epoch plan":  # it plans what follows in a shard
                 thread.join()
+        # two groups; while a slow thread opens a shard ahead, it can be opened here as well
         end = time.monotonic() + 10  # a thread that is no longer listed may still drop what it held
         while sum(each() is not None for each in opened) > 3 * GROUP and time.monotonic() < end:
             time.sleep(0.01)
