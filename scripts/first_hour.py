@@ -50,7 +50,7 @@ JOBS = (
         PROGRESS,
         False,
     ),
-    Job("plan three minutes", "plan --text text:{text} --minutes 3", r"expected"),
+    Job("plan three minutes", "plan --text text:{text} --minutes 3", r"^expect "),
     Job(
         "train three minutes on one's text",
         "pretrain --config bertjax --minutes 3 --config.data.sources=text:{text} --workdir runs/mine",
@@ -71,7 +71,7 @@ JOBS = (
     ),
     Job("embed a text", 'embed "a text" --model {model} --out -', r"-?\d\.\d+"),
     Job("predict with a finetuned model", 'predict "a good film" --model runs/task', r"label|\d\.\d"),
-    Job("export for serving", "export --model {model} --onnx --dtype int8 --out exports/int8", r"load it with|agree"),
+    Job("export for serving", "export --model {model} --onnx --dtype int8 --out exports/int8", r"^exported to "),
 )
 
 
