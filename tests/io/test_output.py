@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.io.output import open_output, open_records, require_output
 
 
-def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
+def test_a_pipe_is_written_directly(tmp_path: Path) -> None:
     """As /dev/null and the shell's >(command): a file that appears at the end would take its name."""
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
