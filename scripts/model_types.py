@@ -1,10 +1,11 @@
-"""Lists which encoders of `transformers` bertjax reads: all types with a class for masked tokens, vectors or choices.
+"""Lists which models of `transformers` bertjax reads.
 
     python scripts/model_types.py --out types.md
 
-Each type is built at toy size with random weights, saved, read by bertjax, and run by both on two rows. The
-types come from the mappings of the installed `transformers`, so that a new release shows its new ones. Prints one line
-per type: loads and agrees, loads and differs, or the reason of the refusal.
+Types are those with a class for masked tokens, vectors, choices, answers, tags or targets. Each is built at toy size
+with random weights, saved, read by bertjax, and run by both on two rows. The types come from the mappings of the
+installed `transformers`, so that a new release shows its new ones. Prints one line per type: loads and agrees, loads
+and differs, or the reason of the refusal.
 """
 
 from __future__ import annotations

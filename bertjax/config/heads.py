@@ -99,7 +99,7 @@ class HeadsConfig(Settings, group="model"):
         may_differ_from_init=True,
         heads=("mlm",),
         read_if=lambda config: not config.causal and not config.enhanced_decoder,
-        help="The scores of a masked token come from the state of the token before it; see `Mlm.masked_next_token`.",
+        help="Masked tokens were predicted from the token before them; see `Mlm.masked_next_token`.",
     )
     rtd_head: str = setting(
         "dense",

@@ -263,6 +263,11 @@ class EncoderConfig(ComputeConfig, HeadsConfig, RotationConfig, ArchitectureConf
         parts |= {"embedding_ngram": 1 if self.embedding_ngram == 1 else None}
         return dataclasses.replace(self, **parts | changes)
 
+    @property
+    def predicts_from_previous(self) -> bool:
+        """True if the scores of a masked token come from the state of the token before it."""
+        return self.masked_next_token and not self.causal and not self.enhanced_decoder
+
     def is_local(self, layer: int) -> bool:
         """Returns whether this layer has local attention."""
         period, first = self.global_attn_every_n_layers, self.first_global_layer

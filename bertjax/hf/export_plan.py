@@ -199,6 +199,7 @@ def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
         return plan_native(config, heads, (f"{error.args[0]}",))
     stored = select_stored_heads(keymap, required, heads)
     differing, in_sidecar = compare_configs(config, hf_config, heads, stored)
+    # a class for masked tokens would take the scores of the next token for theirs
     if "masked_next_token" in differing and not architecture.endswith("ForCausalLM"):
         return plan_native(config, heads, ("masked_next_token",))
     if in_sidecar != differing:

@@ -371,6 +371,6 @@ def _reading_weights(batch: dict[str, Any], readout: Readout) -> Float[Array, "R
     if readout.head == "sequence_classification" and readout.config.pooling in ("mean", "late"):
         return mean
     positions = batch["positions"]
-    if readout.masks is not None and readout.config.masked_next_token:
+    if readout.masks is not None and readout.config.predicts_from_previous:
         positions = positions - 1
     return jax.nn.one_hot(positions, mask.shape[1]).mean(axis=1)

@@ -118,7 +118,7 @@ def masked_token_log_probs(
 
 
 def _require_predictable(config: EncoderConfig, masked: Bool[np.ndarray, "B S"]) -> None:
-    if config.masked_next_token and masked[:, 0].any():
+    if config.predicts_from_previous and masked[:, 0].any():
         raise UserError(
             "this model predicts a masked token from the one before it, and a text begins with a mask: write a word "
             "first"

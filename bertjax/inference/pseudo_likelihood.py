@@ -81,7 +81,7 @@ def score_texts(
         _require_causal(model)
         parts = causal_parts(model, encoded, tokens)
     else:
-        if model.config.masked_next_token:
+        if model.config.predicts_from_previous:
             encoded = _prepend(encoded, tokenizer.cls_id)
         require_max_length(encoded.lengths, limit, texts)
         mask_mode = choose_mask_mode(model, tokenizer.mask_id, two_streams)
@@ -106,7 +106,7 @@ def _masked_parts(
     flat = np.flatnonzero(texts.words >= 0)
     owners = np.searchsorted(texts.offsets, flat, side="right") - 1
     positions = flat - texts.offsets[owners]
-    if model.config.masked_next_token:  # without a token before it, the first has no probability
+    if model.config.predicts_from_previous:  # without a token before it, the first has no probability
         flat, owners, positions = (each[positions > 0] for each in (flat, owners, positions))
     max_batch_size, done = max(1, _MAX_SCORES // model.config.vocab_size), 0
     limit = max_input_length(model.config, model.heads)

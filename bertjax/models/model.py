@@ -179,7 +179,7 @@ class Model(nnx.Module):
             assert encoded.before_last is not None  # `encode` collects it
             return self._enhanced_decoder(encoded.before_last, segment_ids, position_ids, positions, key)
         hidden = encoded.last_hidden_state
-        if self.config.masked_next_token and not self.config.causal:
+        if self.config.predicts_from_previous:
             indices = jnp.broadcast_to(jnp.arange(hidden.shape[1], dtype=jnp.int32), hidden.shape[:2])
             positions = jnp.maximum((indices if positions is None else positions) - 1, 0)
         return hidden if positions is None else gather_positions(hidden, positions)
