@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-TRAINING = ("pretrain", "decay", "finetune", "benchmark")
+TRAINING = ("pretrain", "decay", "finetune", "suite", "prune", "lr-find", "plan", "benchmark")
 NAME = "glibc.malloc.hugetlb"
 MIN_GLIBC = (2, 35)
 ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/kfd")

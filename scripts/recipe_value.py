@@ -98,9 +98,13 @@ def peer(folder: Path, size: str, seconds: float, seed: int, options: argparse.N
 
 
 def held_out_loss(model: Path, text: Path) -> float:
-    """Returns nats per masked token: every model with the same tokenizer predicts the same tokens, all masks."""
+    """Returns nats per masked token: every model with the same tokenizer predicts the same tokens, all masks.
+
+    Line ends are read as blanks, as in training.
+    """
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    ids = np.array(tokenizer(text.read_text(), add_special_tokens=False, verbose=False)["input_ids"])
+    blanks = " ".join(text.read_text(encoding="utf-8").split())
+    ids = np.array(tokenizer(blanks, add_special_tokens=False, verbose=False)["input_ids"])
     ids = ids[: min(SEQUENCES, len(ids) // LENGTH) * LENGTH].reshape(-1, LENGTH)
     masked = torch.tensor(np.random.default_rng(0).random(ids.shape) < MASK_RATE)
     labels = torch.tensor(ids)

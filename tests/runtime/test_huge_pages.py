@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.__main__ import huge_page_environment
+from bertjax.__main__ import TRAINING, huge_page_environment
+from bertjax.cli import command_parsers
 
 ON_REQUEST, GLIBC = "always [madvise] never\n", ("glibc", "2.36")
+
+
+def test_they_are_for_commands_that_exist() -> None:
+    assert set(TRAINING) <= set(command_parsers())
 
 
 def test_they_are_added_to_what_is_there() -> None:
