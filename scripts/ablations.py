@@ -3,7 +3,7 @@
     python scripts/ablations.py --out runs/ablations --train text:train.txt.gz --eval text:valid.txt.gz
         --tags eng.train eng.testa --pairs 'blimp/*.jsonl' [--arms baseline rate-4e-3 ...] [--steps 1600]
 
-Every arm is a run of bertjax:nano on the same text as `baseline`, which has three seeds; the others
+Every arm is a run of bertjax:nano (`--size`) on the same text as `baseline`, which has three seeds; the others
 have one. The same command goes on where it stopped. Writes `table.md` into `--out` after every arm: held-out loss (of
 the same masked tokens, but for mixtures and other mask rates), the first evaluation 1.5 nats below the unigram loss, F1
 of a linear probe for tags (`bertjax probe`, its best layer), and minimal pairs preferred.
@@ -27,6 +27,11 @@ STEPS, BATCH = 1600, 32
 EXIT = 1.5
 """Nats below the unigram loss at which a model has left the plateau on which it knows frequencies alone."""
 
+
+def _adamw(rate: float = 2.8e-3) -> dict[str, Any]:
+    return {"optimizer.name": "adamw", "optimizer.learning_rate": rate}
+
+
 _BERT = {  # BERT-nano as published: the same layers and widths, with as many parameters in the feed-forward block
     "model.preset": "bert-base",
     "model.position_embedding": "learned",
@@ -37,11 +42,15 @@ _BERT = {  # BERT-nano as published: the same layers and widths, with as many pa
     "optimizer.weight_decay": 0.01,
 }
 _MIXTURE = {"objective.name": "mixture", "objective.mlm.masked_next_token": True}
-_CAUSAL_FIRST = {  # half of the sequences causal and all predicted from the token before, then masks in place
-    "objective.name": "mixture",
-    "objective.mixture.members": "mlm@63,clm@1",
-    "train.phases": "40%:objective.mlm.masked_next_token=true,objective.mixture.members=mlm@1,clm@1",
-}
+
+
+def _causal_first(share: str = "40%") -> dict[str, Any]:
+    """Returns a start in which half of the sequences are causal and all tokens predicted from the one before."""
+    return {
+        "objective.name": "mixture",
+        "objective.mixture.members": "mlm@63,clm@1",
+        "train.phases": f"{share}:objective.mlm.masked_next_token=true,objective.mixture.members=mlm@1,clm@1",
+    }
 
 
 def _batch(size: int, rate: float) -> dict[str, Any]:
@@ -58,12 +67,25 @@ def _batch(size: int, rate: float) -> dict[str, Any]:
 
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "baseline": {},
-    "rate-1e-3": {"optimizer.learning_rate": 1e-3},
-    "rate-2e-3": {"optimizer.learning_rate": 2e-3},
+    "rate-2.8e-3": {"optimizer.learning_rate": 2.8e-3},
     "rate-4e-3": {"optimizer.learning_rate": 4e-3},
-    "rate-8e-3": {"optimizer.learning_rate": 8e-3},
-    "learned-post-rate-1e-3": _BERT | {"optimizer.learning_rate": 1e-3},
-    "learned-post-rate-2e-3": _BERT | {"optimizer.learning_rate": 2e-3},
+    "rate-1.6e-2": {"optimizer.learning_rate": 1.6e-2},
+    "adamw": _adamw(),
+    "adamw-rate-1e-3": _adamw(1e-3),
+    "adamw-rate-2e-3": _adamw(2e-3),
+    "adamw-rate-4e-3": _adamw(4e-3),
+    "adamw-rate-8e-3": _adamw(8e-3),
+    "adamw-batch-16": _adamw() | _batch(16, 2e-3),
+    "adamw-batch-64": _adamw() | _batch(64, 4e-3),
+    "adamw-causal-first": _adamw() | _causal_first(),
+    "adamw-causal-first-batch-64": _adamw() | _causal_first() | _batch(64, 4e-3),
+    "learned-post-rate-1e-3": _BERT | _adamw(1e-3),
+    "learned-post-rate-2e-3": _BERT | _adamw(2e-3),
+    "causal-first": _causal_first(),
+    "causal-first-20": _causal_first("20%"),
+    "causal-first-80": _causal_first("80%"),
+    "batch-16": _batch(16, 5.7e-3),
+    "batch-64": _batch(64, 1.13e-2),
     "qk-norm": {"model.qk_norm": True},
     "disentangled": {
         "model.attention_position": "disentangled",
@@ -72,16 +94,8 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
         "model.position_buckets": 32,
         "model.max_relative_positions": 128,
     },
-    "muon": {"optimizer.name": "muon"},
-    "muon-rate-8e-3": {"optimizer.name": "muon", "optimizer.learning_rate": 8e-3},
-    "batch-16": _batch(16, 2e-3),
-    "batch-64": _batch(64, 4e-3),
-    "causal-first": _CAUSAL_FIRST,
-    "causal-first-batch-64": _CAUSAL_FIRST | _batch(64, 4e-3),
-    "causal-first-20": _CAUSAL_FIRST | {"train.phases": _CAUSAL_FIRST["train.phases"].replace("40%", "20%")},
     "length-64": {"data.seq_len": 64, "train.batch_size": 64},
     "mixture-1-1": _MIXTURE | {"objective.mixture.members": "mlm@1,clm@1"},
-    "causal-first-80": _CAUSAL_FIRST | {"train.phases": _CAUSAL_FIRST["train.phases"].replace("40%", "80%")},
     "mixture-1-1-in-place": {"objective.name": "mixture", "objective.mixture.members": "mlm@1,clm@1"},
     "mixture-15-1": _MIXTURE | {"objective.mixture.members": "mlm@15,clm@1"},
     "mask-rate-15": {"objective.masking.mask_rate": 0.15},
@@ -110,7 +124,7 @@ def run(arm: str, seed: int, options: argparse.Namespace) -> dict[str, float]:
             "report.enabled": "false",
         } | dict(ARMS[arm])
         flags = [f"--config.{key}={value}" for key, value in settings.items()]
-        call("pretrain", "--config", "bertjax:nano", "--workdir", str(workdir), *flags)
+        call("pretrain", "--config", f"bertjax:{options.size}", "--workdir", str(workdir), *flags)
         outcome = measure(workdir, options)
         (workdir / "outcome.json").write_text(json.dumps(outcome))
     outcome = json.loads((workdir / "outcome.json").read_text())
@@ -179,6 +193,7 @@ def main() -> None:
     parser.add_argument("--tags", type=Path, nargs=2, metavar=("TRAIN", "DEV"))
     parser.add_argument("--pairs", nargs="+", metavar="FILE")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--size", default="nano")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seeds", type=int, nargs="+", help="default: three of the baseline, one of the others")
     options = parser.parse_args()

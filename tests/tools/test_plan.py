@@ -126,10 +126,11 @@ def test_says_what_it_planned(machine: dict[str, Any], sources: dict[str, Any]) 
 
 
 def test_batch_grows_with_the_tokens() -> None:
-    assert batch_size(5e6, 128, 64) == 64
-    assert batch_size(9e7, 128, 64) == 128
-    assert 256 <= batch_size(5e8, 128, 64) <= 512
-    assert batch_size(2e10, 128, 64) >= 2048
+    assert batch_size(5e6, 128, 32) == 32
+    assert batch_size(3e7, 128, 32) == 32
+    assert batch_size(9e7, 128, 32) == 64
+    assert 128 <= batch_size(5e8, 128, 32) <= 256
+    assert batch_size(2e10, 128, 32) >= 1024
 
 
 def test_counts_in_words() -> None:

@@ -83,3 +83,17 @@ def test_muon_updates_have_the_size_of_adams() -> None:
     updates, _ = jit(optimizer.update)(grads, optimizer.init(params), params)
     rms = np.sqrt((np.asarray(updates["layers"]["kernel"]) ** 2).mean((1, 2)))
     np.testing.assert_allclose(rms, 0.2, rtol=0.35)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 2, 2), *(pytest.param(shape, marks=pytest.mark.weekly) for shape in ((8, 1, 1), (1, 8, 1)))], ids=str
+)
+def test_sharded_matrices_are_orthogonalized_whole(
+    run_steps: Callable, mesh_of: Callable, tiny_params: Params, shape: tuple[int, ...]
+) -> None:
+    optimizer = Optimizer(name="muon", bias_correction=True).make(lambda step: 1e-2, tiny_params)
+    expected, alone, _ = run_steps(mesh_of(1), optimizer, steps=3)
+    state, losses, _ = run_steps(mesh_of(*shape), optimizer, steps=3)
+    np.testing.assert_allclose(losses, alone, rtol=1e-5)
+    for path, array in flatten_tree(expected.params).items():
+        np.testing.assert_allclose(flatten_tree(state.params)[path], array, atol=5e-4, err_msg=path)
