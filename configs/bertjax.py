@@ -9,8 +9,8 @@ their own. The export is a plain ModernBERT (all layers global) of transformers.
 Evidence, nats of held-out masked tokens below the unigram loss after 6.6M tokens of English Wikipedia (nano,
 docs/results.md): published BERT of this size 0.54; rotary positions, norms before blocks and gated blocks with AdamW in
 batches of 64 at the peak rate 8e-3 1.37, at 2e-3 2.00, at 4e-3 2.31; in batches of 32 at 2.8e-3 2.58; Muon for the
-matrices of the layers at 2.8e-3 2.69, at 8e-3 2.96. The rates of the other sizes are not measured: they fall with the
-root of the width, as the spectral norm of a step of Muon grows. A causal start gains 0.17 with AdamW, but is not part
+matrices of the layers at 2.8e-3 2.69, at 8e-3 2.97. The rates of the other sizes are not measured: they fall with the
+root of the width, as the spectral norm of a step of Muon grows. A causal start gains 0.18 with AdamW, but is not part
 of the recipe.
 
 Hardware and time: `bertjax plan` measures it. Result: docs/results.md.

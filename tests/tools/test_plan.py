@@ -125,6 +125,15 @@ def test_says_what_it_planned(machine: dict[str, Any], sources: dict[str, Any]) 
     )
 
 
+def test_a_larger_vocabulary_has_longer_tokens() -> None:
+    """Otherwise a size would be refused by the nats per byte that a smaller vocabulary has."""
+    nano, micro, mini = (load_config(f"bertjax:{size}") for size in ("nano", "micro", "mini"))
+    smaller = MeasuredStep("nano", nano, 1_100_000, 700_000, 1e4, 4096.0, 0.2865, 6.94, 1, 1, 1.0)
+    guess = module._guess(smaller, "micro", micro)
+    assert guess.nats_per_byte == pytest.approx(1.81, rel=0.05)  # measured
+    assert module._guess(guess, "mini", mini).tokens_per_byte == guess.tokens_per_byte
+
+
 def test_batch_grows_with_the_tokens() -> None:
     assert batch_size(5e6, 128, 32) == 32
     assert batch_size(3e7, 128, 32) == 32
