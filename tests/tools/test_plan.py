@@ -79,6 +79,27 @@ def test_plan_is_a_config(machine: dict[str, Any], sources: dict[str, Any], tmp_
     load_config(str(path))
 
 
+def test_accelerators_are_measured_at_the_planned_batch(
+    machine: dict[str, Any], sources: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that needs the same time for a step of any batch of up to 1,024."""
+    batches = list[int]()
+
+    def measure(name: str, cfg: Any, text: TextSize, folder: Path) -> MeasuredStep:
+        batches.append(cfg.train.batch_size)
+        return measured(name, cfg, text, folder, speed=float(min(cfg.train.batch_size, 1024)))
+
+    monkeypatch.setattr(module, "measure_step", measure)
+    planned = plan(sources, 300)
+    batch, step = planned.cfg.train.batch_size, planned.best.step
+    assert batch > 4 * 32 and step.cfg.train.batch_size == 32
+    taken = planned.cfg.train.num_steps * batch * 128 / step.tokens_per_second
+    at_planned = measured(planned.name, planned.cfg, planned.text, Path(), speed=float(min(batch, 1024)))
+    assert step.tokens_per_second >= at_planned.tokens_per_second / 4
+    assert taken == pytest.approx(0.9 * 300 * 60, rel=0.05)
+    assert planned.changes["train.batch_size"] == batch and len(batches) > len(planned.sizes)
+
+
 def test_little_text_is_read_often_with_strong_decay(machine: dict[str, Any], sources: dict[str, Any]) -> None:
     machine["bytes"] = 2_000_000
     planned = plan(sources, 600)
