@@ -70,12 +70,13 @@ def describe_plan(plan: Plan) -> list[str]:
     step, cfg = best.step, plan.cfg
     about = "" if text.is_exact else "about "
     state = step.state_bytes * len(jax.devices())
+    parts = f" in {train.microbatches} microbatches" if (train := cfg.train).microbatches > 1 else ""
     lines = [
         f"text      {about}{text.bytes / 1e6:,.1f} MB in {about}{text.documents:,} documents; "
         f"{format_count(best.unique)} tokens of a vocabulary of {cfg.data.vocab_size:,}",
         f"train     {plan.name}: {cfg.model.num_layers} layers of {cfg.model.hidden_size}, "
         f"{format_count(step.parameters)} parameters; {step.tokens_per_second:,.0f} tokens/s here",
-        f"          {cfg.train.num_steps:,} steps of {cfg.train.batch_size} x {cfg.data.seq_len} tokens: "
+        f"          {train.num_steps:,} steps of {train.batch_size} x {cfg.data.seq_len} tokens{parts}: "
         f"{format_count(best.tokens)} tokens, {format_epochs(best.epochs)} of the text",
         f"          learning rate {cfg.optimizer.learning_rate:g}, weight decay {cfg.optimizer.weight_decay:g}, "
         f"schedule {cfg.schedule.name}",
@@ -85,7 +86,7 @@ def describe_plan(plan: Plan) -> list[str]:
     if not read_law().covers(step.body, best.tokens):
         lines += ["          (outside the runs that the law was fitted to: an extrapolation)"]
     lines += [
-        f"memory    {format_bytes(step.state_bytes + step.step_bytes)} per device",
+        f"memory    {format_bytes(plan.memory_bytes)} per device",
         f"disk      {format_bytes(_TOKEN_BYTES * best.unique + _STATES * state + 4 * step.parameters)}",
         "size          tokens/s    tokens   epochs   loss (nats per byte)",
     ]

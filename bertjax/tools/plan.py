@@ -87,6 +87,7 @@ class Plan:
         half: the best size for half of the time.
         tenfold: the best size for ten times the time.
         limit: what more of would help most: time, text or memory.
+        changes: values of the plan, by dotted key, that are not those of the config of its name.
         cfg: the config, to train with.
     """
 
@@ -98,6 +99,7 @@ class Plan:
     half: PlannedRun
     tenfold: PlannedRun
     limit: str
+    changes: Mapping[str, Any]
     cfg: ConfigDict
 
     @property
@@ -106,9 +108,10 @@ class Plan:
         return self.best.step.title
 
     @property
-    def changes(self) -> dict[str, Any]:
-        """Values of the plan that are not those of the config of that name."""
-        return _plan_values(self.best)
+    def memory_bytes(self) -> int:
+        """Bytes that the run needs per device."""
+        train, step = self.cfg.train, self.best.step
+        return step.state_bytes + round(_step_bytes(step, train.batch_size, train.microbatches))
 
 
 def make_plan(minutes: float, overrides: Mapping[str, Any], say: Callable[[str], None] = lambda line: None) -> Plan:
@@ -141,6 +144,7 @@ def make_plan(minutes: float, overrides: Mapping[str, Any], say: Callable[[str],
         raise too_short(minutes, measured[0])
     half = _best([consider(step, seconds / 2) for step in measured]) or best
     tenfold = _best([consider(step, seconds * 10) for step in (*measured, *guessed)]) or best
+    changes = _plan_values(best)
     return Plan(
         minutes=minutes,
         text=text,
@@ -150,7 +154,8 @@ def make_plan(minutes: float, overrides: Mapping[str, Any], say: Callable[[str],
         half=half,
         tenfold=tenfold,
         limit=_limit(law, best, tenfold, skipped),
-        cfg=set_values(copy.deepcopy(best.step.cfg), _plan_values(best)),
+        changes=changes,
+        cfg=set_values(copy.deepcopy(best.step.cfg), changes),
     )
 
 
@@ -225,7 +230,7 @@ def _measure_planned_batch(name: str, cfg: ConfigDict, text: TextSize, folder: P
     """Measures a size, again where its run would take batches four times as large: accelerators are faster with them.
 
     Returns:
-        The measured step; its tokens per step are those of the config's batch.
+        The measured step; its tokens and bytes per step are those of the config's batch.
     """
     step = measure_step(name, cfg, text, folder)
     base = measured_batch = cfg.train.batch_size
@@ -235,8 +240,27 @@ def _measure_planned_batch(name: str, cfg: ConfigDict, text: TextSize, folder: P
             return step
         larger = copy_config(cfg)
         larger.train.batch_size = measured_batch = batch
+        larger.train.microbatches = parts = _microbatches(step, batch)
         again = measure_step(name, larger, text, folder)
-        step = again._replace(cfg=cfg, tokens_per_step=again.tokens_per_step * base / batch)
+        share = base / batch
+        step = again._replace(
+            cfg=cfg,
+            tokens_per_step=share * again.tokens_per_step,
+            step_bytes=round(share * parts * again.step_bytes),
+        )
+
+
+def _step_bytes(step: MeasuredStep, batch: int, microbatches: int) -> float:
+    """Returns the bytes that a step with another batch needs besides the state."""
+    return step.step_bytes * batch / step.cfg.train.batch_size / microbatches
+
+
+def _microbatches(step: MeasuredStep, batch: int) -> int:
+    """Returns into how many parts, a power of 2, a batch is cut so that each fits into the memory."""
+    free, parts = _free_bytes() - step.state_bytes, 1
+    while _step_bytes(step, batch, parts) > free and batch // parts > step.cfg.train.batch_size:
+        parts *= 2
+    return parts
 
 
 def _guess(smaller: MeasuredStep, name: str, cfg: ConfigDict) -> MeasuredStep:
@@ -256,8 +280,11 @@ def _guess(smaller: MeasuredStep, name: str, cfg: ConfigDict) -> MeasuredStep:
 
 
 def _free_bytes() -> float:
-    """Returns the memory that a run may take; no limit where it is that of an accelerator, which says so itself."""
-    free = available_bytes() if jax.default_backend() == "cpu" else None
+    """Returns the memory per device that a run may take; no limit where a device does not say what it has."""
+    if jax.default_backend() == "cpu":
+        free = available_bytes()
+    else:
+        free = min((device.memory_stats() or {}).get("bytes_limit", math.inf) for device in jax.local_devices())
     return math.inf if free is None else _MEMORY_SHARE * free
 
 
@@ -311,13 +338,15 @@ def _plan_values(best: PlannedRun) -> dict[str, Any]:
     if batch != base_batch:
         rate = best.step.cfg.optimizer.learning_rate * math.sqrt(batch / base_batch)
         values |= {"train.batch_size": batch, "optimizer.learning_rate": float(f"{rate:.2g}")}
+    if (parts := _microbatches(best.step, batch)) > 1:
+        values["train.microbatches"] = parts
     if best.epochs > MANY_EPOCHS:
         values["optimizer.weight_decay"] = 4 * best.step.cfg.optimizer.weight_decay
     return values
 
 
 def batch_size(tokens: float, seq_len: int, minimum: int) -> int:
-    """Returns the sequences of a batch, a power of 2: 0.29 D^0.571 tokens for a run of D.
+    """Returns the sequences of a batch, the power of 2 below 0.29 D^0.571 tokens for a run of D.
 
     That is half of what causal models take (arXiv:2503.04715): with a batch of twice the tokens the recipe learned less
     in 15 million (docs/results.md).
@@ -328,4 +357,4 @@ def batch_size(tokens: float, seq_len: int, minimum: int) -> int:
         minimum: never fewer, the batch at which the recipe was measured.
     """
     tokens_per_batch = 0.29 * tokens**0.571
-    return max(minimum, 2 ** round(math.log2(max(tokens_per_batch / seq_len, 1.0))))
+    return max(minimum, 2 ** math.floor(math.log2(max(tokens_per_batch / seq_len, 1.0))))

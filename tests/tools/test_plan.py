@@ -100,6 +100,30 @@ def test_accelerators_are_measured_at_the_planned_batch(
     assert planned.changes["train.batch_size"] == batch and len(batches) > len(planned.sizes)
 
 
+def test_a_batch_that_does_not_fit_is_cut(
+    machine: dict[str, Any], sources: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that is fast with large batches and has memory for 64 sequences."""
+    machine["free"] = 500 * MIB
+    taken = list[int]()
+
+    def measure(name: str, cfg: Any, text: TextSize, folder: Path) -> MeasuredStep:
+        size = cfg.train.batch_size
+        step = measured(name, cfg, text, folder, speed=float(min(size, 1024)))
+        taken.append(100 * MIB * size // 32 // cfg.train.microbatches)
+        return step._replace(step_bytes=taken[-1], state_bytes=MIB)
+
+    monkeypatch.setattr(module, "measure_step", measure)
+    planned = plan(sources, 300)
+    train = planned.cfg.train
+    assert train.microbatches == train.batch_size // 64 > 1 and max(taken) <= 400 * MIB
+    assert planned.memory_bytes == pytest.approx(201 * MIB)
+    assert planned.changes["train.microbatches"] == train.microbatches
+    assert f"tokens in {train.microbatches} microbatches: " in "\n".join(describe_plan(planned))
+    machine["free"] = 2**40
+    assert "train.microbatches" not in plan(sources, 300).changes
+
+
 def test_little_text_is_read_often_with_strong_decay(machine: dict[str, Any], sources: dict[str, Any]) -> None:
     machine["bytes"] = 2_000_000
     planned = plan(sources, 600)
@@ -158,6 +182,7 @@ def test_a_larger_vocabulary_has_longer_tokens() -> None:
 def test_batch_grows_with_the_tokens() -> None:
     assert batch_size(5e6, 128, 32) == 32
     assert batch_size(3e7, 128, 32) == 32
+    assert batch_size(5e7, 128, 32) == 32
     assert batch_size(9e7, 128, 32) == 64
     assert 128 <= batch_size(5e8, 128, 32) <= 256
     assert batch_size(2e10, 128, 32) >= 1024
