@@ -47,7 +47,7 @@ class TimeBudget:
         config: name of the config, such as bertjax:micro; its argument may have been planned.
         changes: planned values by dotted key.
         num_steps: steps by the measurement before the run.
-        warmup_steps: steps of the warm-up, which stay as they are.
+        warmup_steps: steps of the warm-up, which stay as they are unless the run is shorter.
         interval: steps between two evaluations, at each of which a checkpoint is saved.
         seconds: seconds since the first step at the evaluations so far, by step.
         decided: steps of the run, None until they are decided.
@@ -78,9 +78,10 @@ class TimeBudget:
 
     def configure(self, cfg: ConfigDict) -> ConfigDict:
         """Returns the config of the run, as long as it is known to be."""
+        num_steps = self.num_steps if self.decided is None else self.decided
         values = {
-            "train.num_steps": self.num_steps if self.decided is None else self.decided,
-            "schedule.warmup_steps": self.warmup_steps,
+            "train.num_steps": num_steps,
+            "schedule.warmup_steps": min(self.warmup_steps, num_steps),
             "eval.interval_steps": self.interval,
             "checkpoint.interval_steps": self.interval,
         }

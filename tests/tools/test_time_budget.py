@@ -54,6 +54,8 @@ def test_configures_the_run() -> None:
     assert cfg.eval.interval_steps == cfg.checkpoint.interval_steps == 50
     later = dataclasses.replace(BUDGET, decided=3000).configure(load_config("quickstart"))
     assert later.train.num_steps == 3000 and later.schedule.warmup_steps == 50
+    shorter = dataclasses.replace(BUDGET, decided=40).configure(cfg)  # slower than planned, in the midst of its warmup
+    assert shorter.schedule.warmup_steps == 40
 
 
 def test_limited_epochs_are_refused(tmp_path: Path) -> None:
