@@ -10,7 +10,7 @@ Evidence, nats of held-out masked tokens below the unigram loss after 6.6M token
 docs/results.md): published BERT of this size 0.54; rotary positions, norms before blocks and gated blocks with AdamW in
 batches of 64 at the peak rate 8e-3 1.37, at 2e-3 2.00, at 4e-3 2.31; in batches of 32 at 2.8e-3 2.58; Muon for the
 matrices of the layers at 2.8e-3 2.69, at 8e-3 2.97. The rates of the other sizes are not measured: they fall with the
-root of the width, as the spectral norm of a step of Muon grows. In micro 276 steps of warmup instead of 46 gain 0.50
+root of the width, as the spectral norm of a step of Muon grows. In micro 276 steps of warmup instead of 56 gain 0.50
 after 920 steps. A causal start gains 0.18 with AdamW, but is not part of the recipe.
 
 Hardware and time: `bertjax plan` measures it. Result: docs/results.md.

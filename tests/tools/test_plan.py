@@ -141,6 +141,20 @@ def test_memory_limits_the_size(machine: dict[str, Any], sources: dict[str, Any]
     assert planned.limit == "memory"
 
 
+def test_memory_of_an_accelerator_is_what_its_smallest_device_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def device(stats: dict[str, int] | None) -> Any:
+        return type("Device", (), {"memory_stats": lambda self: stats})()
+
+    monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
+    for devices, free in (
+        ([{"bytes_limit": 1000}, {"bytes_limit": 500}], 400.0),
+        ([None, {"bytes_limit": 1000}], 800.0),
+        ([None], float("inf")),
+    ):
+        monkeypatch.setattr(module.jax, "local_devices", lambda devices=devices: list(map(device, devices)))
+        assert module._free_bytes() == free
+
+
 def test_too_little_text(machine: dict[str, Any], sources: dict[str, Any]) -> None:
     machine["bytes"] = 99_999
     with pytest.raises(UserError, match="text: 99,999 bytes are too little to learn a language from"):
