@@ -3,12 +3,12 @@
     python scripts/fit_law.py
 
 The runs are in scripts/law_points.csv: parameters without the word table, tokens read, tokens of the text, share of
-the unigram loss that was left on held-out text with 30 % masks, and what was run. Few runs do not determine seven
+the unigram loss that was left on held-out text with 30 % masks, and what was run. Few runs do not determine eight
 numbers, so each has a prior: exponents of 0.35 (arXiv:2305.16264), R* between those of causal models (15) and of
-masked diffusion (494). A sample of the coefficients is the best fit to runs with noise and to priors drawn again
-(randomized maximum a posteriori); the interval of `bertjax plan` comes from these samples and from the errors of the
-law where it was not fitted: every run is predicted from the others, and `sigma` is the deviation with which these
-errors are as large as expected. The picture has these errors.
+masked diffusion (494), a plateau of one token per parameter. A sample of the coefficients is the best fit to runs with
+noise and to priors drawn again (randomized maximum a posteriori); the interval of `bertjax plan` comes from these
+samples and from the errors of the law where it was not fitted: every run is predicted from the others, and `sigma` is
+the deviation with which these errors are as large as expected. The picture has these errors.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SAMPLES = 200
 SIGMA = 0.01
 """Deviation of the share between runs that differ in their seed alone."""
 
-# of log E, log A, log alpha, log B, log beta, log R*
-MEAN = np.log([0.30, 0.10, 0.35, 0.25, 0.35, 60.0])
-DEVIATION = np.array([0.25, 0.7, 0.15, 0.7, 0.25, 0.9])
+# of log E, log A, log alpha, log B, log beta, log R*, log T
+MEAN = np.log([0.30, 0.10, 0.35, 0.25, 0.35, 60.0, 1.0])
+DEVIATION = np.array([0.25, 0.7, 0.15, 0.7, 0.25, 0.9, 0.7])
 
 
 def shares(logs: np.ndarray, runs: np.ndarray) -> np.ndarray:
     """Returns the law's share of the unigram loss for runs [n, (parameters, tokens, unique)]."""
-    names = ("E", "A", "alpha", "B", "beta", "R", "sigma")
+    names = ("E", "A", "alpha", "B", "beta", "R", "T", "sigma")
     values = dict(zip(names, np.exp([*logs, 0.0])[:, None], strict=True))
     law = LossLaw(**values, tokens=(0.0, 0.0), parameters=(0.0, 0.0))
     return np.concatenate([law.shares(*run) for run in runs.tolist()])
@@ -51,7 +51,7 @@ def fit(runs: np.ndarray, measured: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 
 def sample(runs: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """Returns samples of the coefficients, [SAMPLES, 6], logarithms."""
+    """Returns samples of the coefficients, [SAMPLES, 7], logarithms."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(SAMPLES, len(runs) + len(MEAN)))
     return np.array(
@@ -130,7 +130,7 @@ def main() -> None:
         print(f"{row['what']}: measured {float(row['share']):.4f}, fitted {left:.4f}, {of_others}")
     sigma = missing_deviation(errors, deviations)
     PICTURE.write_text(picture(rows, errors, np.hypot(deviations, sigma)), encoding="utf-8")
-    print("E, A, alpha, B, beta, R*:", *np.exp(best).round(4), f"sigma {sigma:.4f}")
+    print("E, A, alpha, B, beta, R*, T:", *np.exp(best).round(4), f"sigma {sigma:.4f}")
     values = {
         "about": "written by scripts/fit_law.py; see bertjax/tools/loss_law.py",
         "tokens": [float(runs[:, 1].min()), float(runs[:, 1].max())],

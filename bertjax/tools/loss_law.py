@@ -1,10 +1,11 @@
 """A law of held-out losses by parameters and tokens, fitted by `scripts/fit_law.py` to runs of the recipe `bertjax`.
 
-    loss / unigram loss = E + A (N' / 1e6)^-alpha + B (D' / 1e7)^-beta
+    loss / unigram loss = E + A (N' / 1e6)^-alpha + B (D' / 1e7 / (1 + T N / D'))^-beta, at most 1
     D' = U (1 + R* (1 - exp(-(D / U - 1) / R*))),   N' = V (1 + 5.3 (1 - exp(-(N / V - 1) / 5.3)))
 
 N: parameters without the word table; D: tokens read; U: different tokens; V: the parameters for which one epoch of the
-text is optimal, at most N (arXiv:2305.16264). The loss is that of masked tokens, in nats, as a share of the loss of
+text is optimal, at most N (arXiv:2305.16264); T: tokens per parameter of the plateau at the start, where a model learns
+frequencies and no more; long runs lack them. The loss is that of masked tokens, in nats, as a share of the loss of
 guessing by frequency, so that it can be carried over to another text or vocabulary; that it can is an assumption.
 """
 
@@ -48,6 +49,7 @@ class LossLaw:
     B: np.ndarray
     beta: np.ndarray
     R: np.ndarray
+    T: np.ndarray
     sigma: np.ndarray
     tokens: tuple[float, float]
     parameters: tuple[float, float]
@@ -75,7 +77,8 @@ class LossLaw:
         optimal = 1e6 * (self.alpha * self.A / (self.beta * self.B) * (unique / 1e7) ** self.beta) ** (1 / self.alpha)
         body = saturate(parameters, np.minimum(optimal, parameters), EXCESS)
         read = saturate(tokens, min(tokens, unique), self.R)
-        shares: np.ndarray = self.E + self.A * (body / 1e6) ** -self.alpha + self.B * (read / 1e7) ** -self.beta
+        learned = read / (1 + self.T * parameters / read)
+        shares: np.ndarray = self.E + self.A * (body / 1e6) ** -self.alpha + self.B * (learned / 1e7) ** -self.beta
         return shares
 
     def expect(self, parameters: float, tokens: float, unique: float) -> Expected:
@@ -83,7 +86,7 @@ class LossLaw:
         shares = self.shares(parameters, tokens, unique)
         noise = np.random.default_rng(0).normal(size=shares.shape) * self.sigma
         low, high = np.percentile(np.clip(shares + noise, 0.0, 1.0), INTERVAL)
-        return Expected(float(np.median(shares)), float(low), float(high))
+        return Expected(min(float(np.median(shares)), 1.0), float(low), float(high))
 
     def covers(self, parameters: float, tokens: float) -> bool:
         """Returns whether a run lies in the range that was measured, up to a factor of two."""

@@ -246,18 +246,19 @@ def _measure_planned_batch(name: str, cfg: ConfigDict, text: TextSize, folder: P
         step = again._replace(
             cfg=cfg,
             tokens_per_step=share * again.tokens_per_step,
-            step_bytes=round(share * parts * again.step_bytes),
+            step_bytes=round(share * again.step_bytes * parts / cfg.train.microbatches),
         )
 
 
 def _step_bytes(step: MeasuredStep, batch: int, microbatches: int) -> float:
     """Returns the bytes that a step with another batch needs besides the state."""
-    return step.step_bytes * batch / step.cfg.train.batch_size / microbatches
+    train = step.cfg.train
+    return step.step_bytes * batch / train.batch_size * train.microbatches / microbatches
 
 
 def _microbatches(step: MeasuredStep, batch: int) -> int:
-    """Returns into how many parts, a power of 2, a batch is cut so that each fits into the memory."""
-    free, parts = _free_bytes() - step.state_bytes, 1
+    """Returns into how many parts a batch is cut: those of the config, doubled until each fits into the memory."""
+    free, parts = _free_bytes() - step.state_bytes, step.cfg.train.microbatches
     while _step_bytes(step, batch, parts) > free and batch // parts > step.cfg.train.batch_size:
         parts *= 2
     return parts
@@ -338,7 +339,7 @@ def _plan_values(best: PlannedRun) -> dict[str, Any]:
     if batch != base_batch:
         rate = best.step.cfg.optimizer.learning_rate * math.sqrt(batch / base_batch)
         values |= {"train.batch_size": batch, "optimizer.learning_rate": float(f"{rate:.2g}")}
-    if (parts := _microbatches(best.step, batch)) > 1:
+    if (parts := _microbatches(best.step, batch)) != best.step.cfg.train.microbatches:
         values["train.microbatches"] = parts
     if best.epochs > MANY_EPOCHS:
         values["optimizer.weight_decay"] = 4 * best.step.cfg.optimizer.weight_decay

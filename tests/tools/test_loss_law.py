@@ -22,6 +22,7 @@ def law() -> LossLaw:
         0.35 * one,
         16 * one,
         0 * one,
+        0 * one,
         tokens=(1e6, 1e7),
         parameters=(1e6, 1e6),
     )
@@ -49,6 +50,14 @@ def test_parameters_beyond_the_text_are_worth_little(law: LossLaw) -> None:
     assert law.shares(1e12, 1e7, 1e7)[0] == pytest.approx(0.3 + 0.1 * (6.3 * optimal / 1e6) ** -0.35 + 0.2)
 
 
+def test_the_plateau_teaches_nothing(law: LossLaw) -> None:
+    """Long runs lack its tokens; a run that ends on it guesses by frequency."""
+    late = dataclasses.replace(law, T=np.array([2.0]))
+    assert late.shares(1e6, 1.002e9, 1e12)[0] == pytest.approx(law.shares(1e6, 1e9, 1e12)[0], abs=1e-6)
+    assert late.shares(1e6, 2e6, 1e12)[0] == pytest.approx(law.shares(1e6, 1e6, 1e12)[0])
+    assert late.expect(1e6, 1e4, 1e12).median == 1.0
+
+
 def test_worth_is_continuous() -> None:
     assert saturate(10.0, 10.0, 5.0) == pytest.approx(10.0)
     assert saturate(10.001, 10.0, 5.0) == pytest.approx(10.001, abs=1e-6)
@@ -56,8 +65,9 @@ def test_worth_is_continuous() -> None:
 
 
 def test_an_interval_holds_the_median_and_the_noise_of_a_run(law: LossLaw) -> None:
-    wide = dataclasses.replace(law, **{name: np.repeat(getattr(law, name), 200) for name in ("E", "A", "alpha", "B")})
-    wide = dataclasses.replace(wide, beta=law.beta.repeat(200), R=law.R.repeat(200), sigma=np.full(200, 0.01))
+    names = ("E", "A", "alpha", "B", "beta", "R", "T")
+    wide = dataclasses.replace(law, **{name: np.repeat(getattr(law, name), 200) for name in names})
+    wide = dataclasses.replace(wide, sigma=np.full(200, 0.01))
     expected = wide.expect(1e6, 1e7, 1e12)
     assert expected.median == pytest.approx(0.6)
     assert expected.low < expected.median < expected.high
@@ -65,12 +75,13 @@ def test_an_interval_holds_the_median_and_the_noise_of_a_run(law: LossLaw) -> No
 
 
 def test_shipped_law() -> None:
-    """More parameters, more tokens and more text help; what it says of its own range is between nothing and all."""
+    """More tokens help, and more parameters in long runs; what it says of its own range is between nothing and all."""
     law = read_law()
     assert FILE.exists() and len(law.E) >= 100
     expected = law.expect(np.sqrt(np.prod(law.parameters)), np.sqrt(np.prod(law.tokens)), 1e12)
     assert 0.3 < expected.low < expected.median < expected.high < 1.0
-    assert law.expect(8e6, 1e8, 1e12).median < law.expect(8e6, 1e7, 1e12).median < law.expect(1e6, 1e7, 1e12).median
+    assert law.expect(8e6, 1e8, 1e12).median < law.expect(1e6, 1e8, 1e12).median < law.expect(1e6, 1e6, 1e12).median
+    assert law.expect(1e6, 1e6, 1e12).median < law.expect(8e6, 1e6, 1e12).median
     assert law.covers(law.parameters[1], law.tokens[1])
     assert not any(law.covers(law.parameters[1], each) for each in (100 * law.tokens[1], law.tokens[0] / 10))
 

@@ -42,7 +42,7 @@ def sources(tmp_path: Path) -> dict[str, Any]:
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Speed and text of an imaginary machine."""
     facts: dict[str, Any] = {"speed": 1.0, "bytes": 100_000_000, "free": 2**36}
-    coefficients = [np.full(50, each) for each in (0.3, 0.2, 0.35, 0.2, 0.35, 60.0, 0.01)]
+    coefficients = [np.full(50, each) for each in (0.3, 0.2, 0.35, 0.2, 0.35, 60.0, 0.1, 0.01)]
     monkeypatch.setattr(module, "read_law", lambda: LossLaw(*coefficients, (1e6, 1e8), (1e6, 1e7)))
     monkeypatch.setattr(module, "measure_step", lambda *each: measured(*each, speed=facts["speed"]))
     text = lambda *_: TextSize(1000, facts["bytes"], True, Path("sample"), 1000)  # noqa: E731
@@ -120,8 +120,12 @@ def test_a_batch_that_does_not_fit_is_cut(
     assert planned.memory_bytes == pytest.approx(201 * MIB)
     assert planned.changes["train.microbatches"] == train.microbatches
     assert f"tokens in {train.microbatches} microbatches: " in "\n".join(describe_plan(planned))
+    halves = plan(sources | {"train.microbatches": 2}, 300)  # a half needs 50 MiB
+    assert halves.cfg.train.microbatches == train.microbatches and halves.memory_bytes == planned.memory_bytes
     machine["free"] = 2**40
     assert "train.microbatches" not in plan(sources, 300).changes
+    halves = plan(sources | {"train.microbatches": 2}, 300)
+    assert "train.microbatches" not in halves.changes and halves.cfg.train.microbatches == 2
 
 
 def test_little_text_is_read_often_with_strong_decay(machine: dict[str, Any], sources: dict[str, Any]) -> None:
