@@ -80,7 +80,7 @@ def missing_deviation(errors: np.ndarray, deviations: np.ndarray) -> float:
 
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 320, 56, 40, 28  # of the picture
-COLORS = {"nano": "#1f6fb4", "micro": "#c25b12", "mini": "#2c8a4b", "other": "#666666"}
+COLORS = {"nano": "#1f6fb4", "micro": "#c25b12", "mini": "#2c8a4b"}  # by size; others are gray
 REACH = 0.15  # of the picture's errors, to both sides
 
 
@@ -109,7 +109,7 @@ def picture(runs: list[dict[str, str]], errors: np.ndarray, deviations: np.ndarr
         parts.append(f'<text x="{x:.0f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{10.0**tick / 1e6:g}M</text>')
     for run, x, error, deviation in zip(runs, across, errors, deviations, strict=True):
         size = run["what"].partition(",")[0]
-        color, reach = COLORS.get(size, COLORS["other"]), 1.645 * deviation
+        color, reach = COLORS.get(size, "#666666"), 1.645 * deviation
         ends = f'y1="{down(error - reach):.1f}" x2="{x:.1f}" y2="{down(error + reach):.1f}"'
         parts.append(f'<line x1="{x:.1f}" {ends} stroke="{color}" stroke-width="1.5"/>')
         parts.append(f'<circle cx="{x:.1f}" cy="{down(error):.1f}" r="4" fill="{color}"/>')
