@@ -31,6 +31,7 @@ from bertjax.experiment import build
 from bertjax.io.output import format_bytes
 from bertjax.io.stderr import note
 from bertjax.tools.bertjax_runner import BertjaxRunner
+from bertjax.tools.run_length import Cost, run_seconds, run_slots, steps_in
 
 _READING_SECONDS = 20.0  # over all sources
 SAMPLE_BYTES = 3_000_000
@@ -140,7 +141,7 @@ class MeasuredStep(NamedTuple):
         parameters: parameters of the model.
         body: those without the word table.
         tokens_per_second: real tokens per second of training alone.
-        tokens_per_step: real tokens of a step.
+        tokens_per_step: real tokens of a step of the last phase, as all that is measured.
         tokens_per_byte: tokens of a byte of the text.
         unigram: nats of guessing tokens by their frequency.
         state_bytes: bytes of weights and moments per device.
@@ -165,10 +166,26 @@ class MeasuredStep(NamedTuple):
         """Nats per byte of guessing tokens by their frequency, in which vocabularies can be compared."""
         return self.unigram * self.tokens_per_byte
 
+    @property
+    def cost(self) -> Cost:
+        """Seconds of slots and of compiling, without evaluations and export."""
+        return Cost(self.tokens_per_step / self._slots / self.tokens_per_second, self.compile_seconds)
+
+    @property
+    def _slots(self) -> int:
+        return int(self.cfg.train.batch_size * self.cfg.data.seq_len)
+
     def steps_in(self, seconds: float) -> int:
         """Returns the steps of a run that takes `seconds`, with its compilation, evaluations and export."""
-        usable = seconds * (1.0 - EVALUATION_SHARE) - self.compile_seconds
-        return int(usable * self.tokens_per_second / self.tokens_per_step)
+        return steps_in(self.cfg, seconds * (1.0 - EVALUATION_SHARE), self.cost)
+
+    def seconds_of(self, num_steps: int) -> float:
+        """Returns the seconds of a run of so many steps, with its compilation, evaluations and export."""
+        return run_seconds(self.cfg, num_steps, self.cost) / (1.0 - EVALUATION_SHARE)
+
+    def tokens_of(self, num_steps: int) -> float:
+        """Returns the real tokens of a run of so many steps."""
+        return run_slots(self.cfg, num_steps)[0] * self.tokens_per_step / self._slots
 
 
 def measure_step(title: str, cfg: ConfigDict, text: TextSize, folder: Path) -> MeasuredStep:

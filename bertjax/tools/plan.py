@@ -22,7 +22,6 @@ from bertjax.experiment.config import load_config
 from bertjax.io.output import format_bytes
 from bertjax.tools.loss_law import Expected, LossLaw, read_law
 from bertjax.tools.measured_step import (
-    EVALUATION_SHARE,
     MeasuredStep,
     TextSize,
     available_bytes,
@@ -50,6 +49,7 @@ class PlannedRun(NamedTuple):
     Attributes:
         step: speed and size of the model.
         seconds: length of the run.
+        steps: its steps.
         tokens: tokens that it reads.
         epochs: how often it reads the text.
         unique: tokens of the text.
@@ -58,6 +58,7 @@ class PlannedRun(NamedTuple):
 
     step: MeasuredStep
     seconds: float
+    steps: int
     tokens: float
     epochs: float
     unique: float
@@ -186,10 +187,9 @@ def measure_length(cfg: ConfigDict, minutes: float, say: Callable[[str], None]) 
 
 def too_short(minutes: float, step: MeasuredStep) -> UserError:
     """Returns the error for a time in which the fewest steps do not fit."""
-    seconds = MIN_STEPS * step.tokens_per_step / step.tokens_per_second + step.compile_seconds
     return UserError(
         f"{named('minutes', f'{minutes:g}')}: {MIN_STEPS} steps of {step.title} take "
-        f"{seconds / (1 - EVALUATION_SHARE) / 60:.1f} minutes here, compilation included"
+        f"{step.seconds_of(MIN_STEPS) / 60:.1f} minutes here, compilation included"
     )
 
 
@@ -235,7 +235,7 @@ def _measure_planned_batch(name: str, cfg: ConfigDict, text: TextSize, folder: P
     step = measure_step(name, cfg, text, folder)
     base = measured_batch = cfg.train.batch_size
     while True:
-        batch = batch_size(step.steps_in(seconds) * step.tokens_per_step, cfg.data.seq_len, base)
+        batch = batch_size(step.tokens_of(step.steps_in(seconds)), cfg.data.seq_len, base)
         if batch < _NEAR * measured_batch:
             return step
         larger = copy_config(cfg)
@@ -294,7 +294,7 @@ def _hopeless(text: TextSize, measured: list[MeasuredStep], guess: MeasuredStep,
     consider = functools.partial(_planned_run, read_law(), text)
     fast = consider(guess._replace(tokens_per_second=_OPTIMISM * guess.tokens_per_second), seconds)
     best = _best([consider(step, seconds) for step in measured])
-    if fast.tokens < MIN_STEPS * guess.tokens_per_step:
+    if fast.steps < MIN_STEPS:
         return f"fewer than {MIN_STEPS} steps in this time"
     return "" if best is None or fast.nats_per_byte < best.nats_per_byte else "too slow here to be better"
 
@@ -306,15 +306,15 @@ def body_parameters(cfg: ConfigDict) -> int:
 
 
 def _planned_run(law: LossLaw, text: TextSize, step: MeasuredStep, seconds: float) -> PlannedRun:
-    tokens = max(step.steps_in(seconds), 0) * step.tokens_per_step
+    steps = step.steps_in(seconds)
+    tokens = step.tokens_of(steps)
     unique = text.bytes * step.tokens_per_byte
-    return PlannedRun(
-        step, seconds, tokens, tokens / unique, unique, law.expect(step.body, max(tokens, step.tokens_per_step), unique)
-    )
+    expected = law.expect(step.body, max(tokens, step.tokens_per_step), unique)
+    return PlannedRun(step, seconds, steps, tokens, tokens / unique, unique, expected)
 
 
 def _best(candidates: tuple[PlannedRun, ...] | list[PlannedRun]) -> PlannedRun | None:
-    long_enough = [each for each in candidates if each.tokens >= MIN_STEPS * each.step.tokens_per_step]
+    long_enough = [each for each in candidates if each.steps >= MIN_STEPS]
     return min(long_enough, key=lambda each: each.nats_per_byte, default=None)
 
 
@@ -333,9 +333,7 @@ def _plan_values(best: PlannedRun) -> dict[str, Any]:
     """Returns the values by dotted key that the length of the run decides."""
     base_batch = best.step.cfg.train.batch_size
     batch = batch_size(best.tokens, best.step.cfg.data.seq_len, base_batch)
-    values: dict[str, Any] = {
-        "train.num_steps": max(round(best.tokens / best.step.tokens_per_step * base_batch / batch), MIN_STEPS)
-    }
+    values: dict[str, Any] = {"train.num_steps": max(round(best.steps * base_batch / batch), MIN_STEPS)}
     if batch != base_batch:
         rate = best.step.cfg.optimizer.learning_rate * math.sqrt(batch / base_batch)
         values |= {"train.batch_size": batch, "optimizer.learning_rate": float(f"{rate:.2g}")}

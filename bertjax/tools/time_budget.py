@@ -6,7 +6,6 @@ any other, of so many steps: it resumes to the same weights.
 
 from __future__ import annotations
 
-import bisect
 import copy
 import dataclasses
 import time
@@ -14,12 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import inputs
 from bertjax.config.overrides import set_values
-from bertjax.config.phases import list_phases
+from bertjax.config.phases import list_phases, phase_before
 from bertjax.errors import UserError, named
 from bertjax.experiment.callbacks import Callback, TrainingStart
 from bertjax.experiment.pretrain import pretrain
@@ -28,6 +26,7 @@ from bertjax.io import atomic
 from bertjax.runtime.process_group import ProcessGroup
 from bertjax.tasks.evaluate import EvalResult
 from bertjax.tools.measured_step import MeasuredStep
+from bertjax.tools.run_length import Cost, steps_in
 from bertjax.types import Params
 
 FILE = "budget.json"
@@ -88,29 +87,16 @@ class TimeBudget:
         return set_values(copy.deepcopy(cfg), values)
 
     def decide(self, cfg: ConfigDict) -> Self:
-        """Returns the budget with the steps that fit into the time, by the seconds of the evaluations so far.
-
-        A step of a later phase takes as much longer as it has more tokens.
-        """
+        """Returns the budget with the steps that fit into the time, by the seconds of the evaluations so far."""
         first, last = self.seconds.get(str(self.interval)), self.seconds[str(self.decision_step)]
         cycle = last / 2 if first is None or first >= last else last - first
         start = max((first or 0.0) - cycle, 0.0)  # compiling, which the longer run and every later phase do again
 
-        def seconds_of(num_steps: int) -> float:
-            phases = list_phases(dataclasses.replace(self, decided=num_steps).configure(cfg))
-            tokens = [phase.cfg.train.batch_size * phase.cfg.data.seq_len for phase in phases]
-            measured = sum(phase.start < self.decision_step for phase in phases) - 1
-            ends = np.maximum([*(phase.start for phase in phases[1:]), num_steps], self.decision_step)
-            steps = float(np.dot(np.diff(ends, prepend=self.decision_step), tokens)) / tokens[measured]
-            programs = len(phases) - measured
-            return last + start * programs + steps * cycle / self.interval + _EXPORT_SECONDS
-
-        fewest, limit = self.decision_step + 1, 60 * self.minutes
-        most = fewest
-        while seconds_of(most) <= limit:
-            most *= 2
-        decided = bisect.bisect_right(range(most), limit, lo=fewest, key=seconds_of) - 1
-        return dataclasses.replace(self, decided=max(decided, fewest))
+        measured = phase_before(self.configure(cfg), self.decision_step).cfg
+        slots = self.interval * measured.train.batch_size * measured.data.seq_len
+        left = 60 * self.minutes - last - _EXPORT_SECONDS
+        decided = steps_in(cfg, left, Cost(cycle / slots, start), self.decision_step)
+        return dataclasses.replace(self, decided=max(decided, self.decision_step + 1))
 
 
 def new_budget(
@@ -143,12 +129,16 @@ def require_same_minutes(budget: TimeBudget, minutes: float, workdir: Path) -> N
 
 
 def require_one_length(cfg: ConfigDict) -> None:
-    """Raises `UserError` for a config whose batches follow the length of the run, which is decided late."""
+    """Raises `UserError` for a config whose batches follow the length of the run, or whose phases do not follow it."""
     if inputs.limits_epochs(cfg):
         raise UserError(
             f"{named('minutes')} decides the length of a run late, and the epochs of sources are limited "
             "(data.sources, data.mixture_epochs), so that their shares follow it: set train.num_steps instead"
         )
+    try:
+        list_phases(set_values(copy.deepcopy(cfg), {"train.num_steps": 1}))
+    except UserError as error:
+        raise UserError(f"{named('minutes')} decides the length of a run late: {error}") from None
 
 
 def require_one_phase(budget: TimeBudget, cfg: ConfigDict) -> None:

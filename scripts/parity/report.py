@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from parity.cases import TOLERANCE
 from parity.compare import DIRECTIONS, EXACT, Measurement
 
 _HEADER = ("family", "classes", "cases", "read", "written")
@@ -62,7 +63,7 @@ def render(measurements: Sequence[Measurement], versions: Mapping[str, str]) -> 
     """
     rows = table_rows(measurements)
     classes = _grouped(measurements, "family", "model_class").values()
-    tolerance = max((each.tolerance for each in measurements), default=0.0)
+    wider = sorted({(each.family, each.tolerance) for each in measurements if each.tolerance > TOLERANCE})
     agreeing = sum(all(each.agrees for each in group) for group in classes)
     misses = [each for each in measurements if not each.agrees]
     heading = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -77,7 +78,9 @@ def render(measurements: Sequence[Measurement], versions: Mapping[str, str]) -> 
         "hidden state and of the outputs (logits, pooled vectors), over all classes and cases of a family.",
         _WITHOUT_CLASS,
         _table([_HEADER, *rows]),
-        f"{agreeing} of {len(classes)} classes agree to {tolerance:.0e}; {len(measurements)} quantities were compared.",
+        f"{agreeing} of {len(classes)} classes agree to {TOLERANCE:.0e}"
+        + "".join(f", {family} to {tolerance:.0e}" for family, tolerance in wider)
+        + f"; {len(measurements)} quantities were compared.",
     ]
     if misses:
         parts += ["## What does not agree", "\n".join(f"- {each.family}: {each}" for each in misses)]

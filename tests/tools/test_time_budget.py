@@ -65,6 +65,16 @@ def test_limited_epochs_are_refused(tmp_path: Path) -> None:
         require_one_length(cfg)
 
 
+@pytest.mark.parametrize(
+    "fixed", [{"train.phases": ("500:data.seq_len=16",)}, {"train.initial_batch_size": 8, "train.batch_ramp_steps": 90}]
+)
+def test_phases_that_do_not_follow_the_length_are_refused(fixed: dict[str, Any]) -> None:
+    """Before any step: the length that is decided might be shorter than they are."""
+    with pytest.raises(UserError, match=r"minutes decides the length of a run late: train\.(phases|batch_ramp_steps)"):
+        require_one_length(load_config("quickstart", fixed))
+    require_one_length(load_config("quickstart", {"train.phases": ("50%:data.seq_len=16",)}))
+
+
 SMALL = {
     "model.num_layers": 1,
     "model.hidden_size": 16,

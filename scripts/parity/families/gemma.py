@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parity.cases import Case
+from parity.cases import TOLERANCE, Case
 
 _SIZES = dict(vocab_size=61, hidden_size=30, intermediate_size=37, num_hidden_layers=7, num_attention_heads=6,
               num_key_value_heads=2, head_dim=8, max_position_embeddings=40, pad_token_id=3)  # fmt: skip
@@ -24,7 +24,17 @@ def _case(family: str, name: str, classes: str, **config: Any) -> Case:
     config_class = "Gemma3TextConfig" if family == "gemma3_text" else f"{classes}Config"
     # A padding query of Gemma 2 that sees no key has the mean of all values (eager attention), elsewhere zero.
     compared = family != "gemma2"
-    return Case(family, name, config_class, _SIZES | config, heads, compare_padding=compared, unwritten=_OLD_KEYS)
+    # The hidden states of Gemma 2 and 3 grow to 12: float32 keeps ours 1.6e-5 from float64 and theirs 1.7e-5.
+    return Case(
+        family,
+        name,
+        config_class,
+        _SIZES | config,
+        heads,
+        tolerance=TOLERANCE if family == "gemma" else 5e-5,
+        compare_padding=compared,
+        unwritten=_OLD_KEYS,
+    )
 
 
 def _thetas(*values: float) -> dict[str, Any]:
