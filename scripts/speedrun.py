@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import platform
 import random
@@ -21,6 +22,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,27 +64,25 @@ def chunks(path: Path) -> Iterator[tuple[list[str], list[bool]]]:
 
 
 def encode(words: list[str], masked: list[bool], tokenizer: Any) -> tuple[list[int], list[int], int]:
-    """Returns ids with masks, the hidden ids (-100 elsewhere), and the bytes of the masked words.
+    """Returns ids, the position of each in its masked word (-1 elsewhere), and the bytes of the masked words.
 
-    A token is masked if it holds a letter of a masked word; one that only holds the blank before it is not.
+    A token belongs to a word if it holds a letter of it; one that only holds the blank before it does not.
     """
-    text, spans, at = " ".join(words), [], 0
-    for word, is_masked in zip(words, masked, strict=True):
+    text = " ".join(words)
+    word_at, at = np.full(len(text) + 1, -1), 0
+    for index, (word, is_masked) in enumerate(zip(words, masked, strict=True)):
         if is_masked:
-            spans.append((at, at + len(word)))
+            word_at[at : at + len(word)] = index
         at += len(word) + 1
-    hidden = np.zeros(len(text) + 1, bool)
-    for start, end in spans:
-        hidden[start:end] = True
     coded = tokenizer(text, return_offsets_mapping=True, truncation=True, max_length=512)
-    labels = [
-        token if end > start and hidden[start:end].any() else -100
-        for token, (start, end) in zip(coded["input_ids"], coded["offset_mapping"], strict=True)
-    ]
-    ids = [
-        token if label < 0 else tokenizer.mask_token_id for token, label in zip(coded["input_ids"], labels, strict=True)
-    ]
-    return ids, labels, sum(len(text[start:end].encode()) for start, end in spans)
+    lengths: Counter[int] = Counter()
+    positions = []
+    for start, end in coded["offset_mapping"]:
+        word = int(word_at[start:end].max()) if end > start else -1
+        positions.append(lengths[word] if word >= 0 else -1)
+        lengths[word] += 1
+    size = sum(len(word.encode()) for word, is_masked in zip(words, masked, strict=True) if is_masked)
+    return coded["input_ids"], positions, size
 
 
 def padded(rows: list[list[int]], value: int) -> torch.Tensor:
@@ -92,17 +92,37 @@ def padded(rows: list[list[int]], value: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def nats_per_byte(model: Path, valid: Path) -> float:
-    """Returns the loss of all tokens of masked words, per byte of these words."""
+    """Returns the loss of masked words, per byte: of each token with those before it in its word (arXiv:2305.10588)."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
     rows = sorted((encode(*chunk, tokenizer) for chunk in chunks(valid)), key=lambda row: len(row[0]))
     total = 0.0
-    for start in range(0, len(rows), 32):
-        ids, labels, _ = zip(*rows[start : start + 32], strict=True)
-        mask = padded([[1] * len(row) for row in ids], 0)
-        logits = network(padded(list(ids), tokenizer.pad_token_id or 0), attention_mask=mask).logits.flatten(0, 1)
-        total += float(cross_entropy(logits, padded(list(labels), -100).flatten(), reduction="sum"))
-    return total / sum(row[2] for row in rows)
+    for position in range(max(max(positions) for _, positions, _ in rows) + 1):
+        concerned = [(ids, positions) for ids, positions, _ in rows if position in positions]
+        for start in range(0, len(concerned), 32):
+            batch = concerned[start : start + 32]
+            inputs = [
+                [tokenizer.mask_token_id if at >= position else token for token, at in zip(*row, strict=True)]
+                for row in batch
+            ]
+            labels = [[token if at == position else -100 for token, at in zip(*row, strict=True)] for row in batch]
+            mask = padded([[1] * len(ids) for ids in inputs], 0)
+            logits = network(padded(inputs, tokenizer.pad_token_id or 0), attention_mask=mask).logits.flatten(0, 1)
+            total += float(cross_entropy(logits, padded(labels, -100).flatten(), reduction="sum"))
+    return total / sum(size for _, _, size in rows)
+
+
+def guessing(data: Path) -> float:
+    """Returns the nats per byte of guessing the masked words by their frequency in the training text."""
+    counts = Counter((data / "train.txt").read_text(encoding="utf-8").split())
+    hidden = [
+        word
+        for words, masked in chunks(data / "valid.txt")
+        for word, is_masked in zip(words, masked, strict=True)
+        if is_masked
+    ]
+    nats = sum(math.log(counts.total() / counts[word]) for word in hidden)
+    return nats / sum(len(word.encode()) for word in hidden)
 
 
 @torch.inference_mode()
@@ -137,6 +157,7 @@ def probe(model: Path, folder: Path) -> float:
 def score(model: Path, options: argparse.Namespace) -> dict[str, Any]:
     network = transformers.AutoModelForMaskedLM.from_pretrained(model)
     scores = {
+        "guessing": round(guessing(options.data), 4),
         "nats_per_byte": round(nats_per_byte(model, options.data / "valid.txt"), 4),
         "parameters": sum(each.numel() for each in network.parameters()),
     }

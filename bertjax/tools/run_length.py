@@ -41,7 +41,12 @@ def run_slots(cfg: ConfigDict, num_steps: int, start: int = 0) -> tuple[int, int
 
 
 def run_seconds(cfg: ConfigDict, num_steps: int, cost: Cost, start: int = 0) -> float:
-    """Returns the seconds of the steps of a run; `cost` is that of its parts, the other arguments are those of `run_slots`."""
+    """Returns the seconds of the steps of a run.
+
+    Args:
+        cfg, num_steps, start: those of `run_slots`.
+        cost: seconds of its parts.
+    """
     slots, phases = run_slots(cfg, num_steps, start)
     return slots * cost.slot_seconds + phases * cost.compile_seconds
 

@@ -1,4 +1,4 @@
-"""scripts/speedrun.py: what is masked does not depend on the tokenizer, and the loss is counted per byte."""
+"""scripts/speedrun.py: masked words and their loss per byte do not depend on the tokenizer."""
 
 from __future__ import annotations
 
@@ -49,16 +49,58 @@ def trained(kind: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("kind", ["words", "bytes"])
-def test_every_token_of_a_masked_word_is_masked_and_no_other(script: ModuleType, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("words", [0, -1, 0, -1]), ("bytes", [0, 1, 2, 3, -1, -1, 0, 1, -1])])
+def test_tokens_have_positions_in_masked_words(script: ModuleType, kind: str, expected: list[int]) -> None:
+    """Those of the bytes are ĠGr Ã¶Ã Ł e, Ġand Ġ, nigh t, Ġ;."""
     tokenizer = trained(kind)
     words, masked = ["Größe", "and", "night", ";"], [True, False, True, False]
-    ids, labels, size = script.encode(words, masked, tokenizer)
+    ids, positions, size = script.encode(words, masked, tokenizer)
     assert size == len("Größe".encode()) + len("night")
-    hidden = tokenizer.decode([label for label in labels if label >= 0]).replace(" ", "")
-    assert hidden.replace("##", "") == "Größenight"
-    shown = tokenizer.decode([token for token in ids if token != tokenizer.mask_token_id]).replace(" ", "")
-    assert shown.replace("##", "") == "and;"
+    assert positions == expected
+    hidden = tokenizer.decode([token for token, at in zip(ids, positions, strict=True) if at >= 0])
+    assert hidden.replace(" ", "") == "Größenight"
+
+
+def test_a_token_is_predicted_from_those_before_it_in_its_word(
+    script: ModuleType, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model that is certain of the right token of each position costs nothing; what it is shown is recorded."""
+    tokenizer = trained("bytes")
+    rows = [script.encode(*chunk, tokenizer) for chunk in script.chunks(data / "valid.txt")]
+    shown = []
+
+    class Certain:
+        def eval(self) -> Certain:
+            return self
+
+        def __call__(self, ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+            shown.extend(row[mask > 0].tolist() for row, mask in zip(ids, attention_mask, strict=True))
+            right = {len(tokens): tokens for tokens, _, _ in rows}
+            best = torch.tensor([right[int(n)] + [0] * (ids.shape[1] - int(n)) for n in attention_mask.sum(1)])
+            return argparse.Namespace(logits=100.0 * torch.nn.functional.one_hot(best, len(tokenizer)))
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda _: tokenizer)
+    monkeypatch.setattr(transformers.AutoModelForMaskedLM, "from_pretrained", lambda _: Certain())
+    assert len({len(ids) for ids, _, _ in rows}) == 1  # one sentence, masked in nine ways
+    assert script.nats_per_byte(data, data / "valid.txt") == pytest.approx(0.0, abs=1e-6)
+    expected = [
+        [tokenizer.mask_token_id if at >= position else token for token, at in zip(ids, positions, strict=True)]
+        for ids, positions, _ in rows
+        for position in range(max(positions) + 1)
+    ]
+    assert sorted(shown) == sorted(expected) and len(shown) > len(rows)
+
+
+def test_guessing_words_by_frequency(script: ModuleType, data: Path) -> None:
+    words = " ".join(LINES).split()
+    hidden = [
+        word
+        for chunk, masked in script.chunks(data / "valid.txt")
+        for word, is_masked in zip(chunk, masked, strict=True)
+        if is_masked
+    ]
+    nats = sum(math.log(len(words) / words.count(word)) for word in hidden)
+    assert script.guessing(data) == pytest.approx(nats / sum(len(word.encode()) for word in hidden))
 
 
 def test_a_uniform_model_costs_the_same_nats_for_every_token(script: ModuleType, data: Path, tmp_path: Path) -> None:
@@ -71,7 +113,7 @@ def test_a_uniform_model_costs_the_same_nats_for_every_token(script: ModuleType,
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     rows = [script.encode(*chunk, tokenizer) for chunk in script.chunks(data / "valid.txt")]
-    tokens = sum(label >= 0 for _, labels, _ in rows for label in labels)
+    tokens = sum(at >= 0 for _, positions, _ in rows for at in positions)
     expected = tokens * math.log(len(tokenizer)) / sum(size for _, _, size in rows)
     assert tokens > 20
     assert script.nats_per_byte(tmp_path, data / "valid.txt") == pytest.approx(expected, rel=1e-5)
