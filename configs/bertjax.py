@@ -59,7 +59,7 @@ def get_config(size: str = "micro") -> ConfigDict:
     config.objective.masking.mask_rate = 0.3
 
     config.train.num_steps = 10_000
-    config.train.batch_size = 32  # longer runs take more: `bertjax plan`, with a rate that grows by the root
+    config.train.batch_size = 32  # `plan` takes 16 for short runs, more for long ones; the rate grows by the root
     config.optimizer.name = "muon"
     config.optimizer.learning_rate = rate
     config.optimizer.b2 = 0.98

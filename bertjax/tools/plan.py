@@ -37,6 +37,9 @@ MIN_BYTES = 100_000
 """Bytes of the smallest text that a plan is made for."""
 MANY_EPOCHS = 10.0
 """Epochs above which weights decay four times as strongly (LTG-BERT's authors for texts that are read so often)."""
+SHORT_RUN = 8e6
+"""Tokens of a run below which 16 sequences per batch teach more than 32: 0.06 nats at 4.4M, none at 10M (nano)."""
+_BATCH = "train.batch_size"
 _OPTIMISM = 1.5  # a size that is not measured is at most so much faster than its parameters suggest
 _TOKEN_LENGTH = 0.2  # exponent: 8,192 tokens of English Wikipedia are 1.15 times as long as 4,096
 _MEMORY_SHARE = 0.8
@@ -145,7 +148,7 @@ def make_plan(minutes: float, overrides: Mapping[str, Any], say: Callable[[str],
         raise too_short(minutes, measured[0])
     half = _best([consider(step, seconds / 2) for step in measured]) or best
     tenfold = _best([consider(step, seconds * 10) for step in (*measured, *guessed)]) or best
-    changes = _plan_values(best)
+    changes = _plan_values(best, overrides)
     return Plan(
         minutes=minutes,
         text=text,
@@ -222,11 +225,12 @@ def _measure_sizes(
                 skipped[size] = reason
                 continue
         say(f"measuring {name}")
-        measured.append(_measure_planned_batch(name, cfg, text, folder, seconds))
+        measure = measure_step if _BATCH in overrides else functools.partial(_measure_planned_batch, seconds)
+        measured.append(measure(name, cfg, text, folder))
     return measured, guessed, skipped
 
 
-def _measure_planned_batch(name: str, cfg: ConfigDict, text: TextSize, folder: Path, seconds: float) -> MeasuredStep:
+def _measure_planned_batch(seconds: float, name: str, cfg: ConfigDict, text: TextSize, folder: Path) -> MeasuredStep:
     """Measures a size, again where its run would take batches four times as large: accelerators are faster with them.
 
     Returns:
@@ -235,7 +239,7 @@ def _measure_planned_batch(name: str, cfg: ConfigDict, text: TextSize, folder: P
     step = measure_step(name, cfg, text, folder)
     base = measured_batch = cfg.train.batch_size
     while True:
-        batch = batch_size(step.tokens_of(step.steps_in(seconds)), cfg.data.seq_len, base)
+        batch = batch_size(step.tokens_of(step.steps_in(seconds)), cfg.data.seq_len)
         if batch < _NEAR * measured_batch:
             return step
         larger = copy_config(cfg)
@@ -329,14 +333,15 @@ def _limit(law: LossLaw, best: PlannedRun, tenfold: PlannedRun, skipped: Mapping
     return max(gains, key=lambda name: gains[name])
 
 
-def _plan_values(best: PlannedRun) -> dict[str, Any]:
-    """Returns the values by dotted key that the length of the run decides."""
-    base_batch = best.step.cfg.train.batch_size
-    batch = batch_size(best.tokens, best.step.cfg.data.seq_len, base_batch)
+def _plan_values(best: PlannedRun, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values by dotted key that the length of the run decides; a batch of the command line stays."""
+    batch = base_batch = best.step.cfg.train.batch_size
+    if _BATCH not in overrides:
+        batch = batch_size(best.tokens, best.step.cfg.data.seq_len)
     values: dict[str, Any] = {"train.num_steps": max(round(best.steps * base_batch / batch), MIN_STEPS)}
     if batch != base_batch:
         rate = best.step.cfg.optimizer.learning_rate * math.sqrt(batch / base_batch)
-        values |= {"train.batch_size": batch, "optimizer.learning_rate": float(f"{rate:.2g}")}
+        values |= {_BATCH: batch, "optimizer.learning_rate": float(f"{rate:.2g}")}
     if (parts := _microbatches(best.step, batch)) != best.step.cfg.train.microbatches:
         values["train.microbatches"] = parts
     if best.epochs > MANY_EPOCHS:
@@ -344,16 +349,15 @@ def _plan_values(best: PlannedRun) -> dict[str, Any]:
     return values
 
 
-def batch_size(tokens: float, seq_len: int, minimum: int) -> int:
+def batch_size(tokens: float, seq_len: int) -> int:
     """Returns the sequences of a batch, the power of 2 below 0.29 D^0.571 tokens for a run of D.
 
     That is half of what causal models take (arXiv:2503.04715): with a batch of twice the tokens the recipe learned less
-    in 15 million (docs/results.md).
+    in 15 million (docs/results.md). It is at least 16, and 32 from `SHORT_RUN` on: smaller batches were not measured.
 
     Args:
         tokens: tokens of the run.
         seq_len: tokens of a sequence.
-        minimum: never fewer, the batch at which the recipe was measured.
     """
     tokens_per_batch = 0.29 * tokens**0.571
-    return max(minimum, 2 ** math.floor(math.log2(max(tokens_per_batch / seq_len, 1.0))))
+    return max(16 if tokens < SHORT_RUN else 32, 2 ** math.floor(math.log2(max(tokens_per_batch / seq_len, 1.0))))

@@ -198,12 +198,24 @@ def test_a_larger_vocabulary_has_longer_tokens() -> None:
 
 
 def test_batch_grows_with_the_tokens() -> None:
-    assert batch_size(5e6, 128, 32) == 32
-    assert batch_size(3e7, 128, 32) == 32
-    assert batch_size(5e7, 128, 32) == 32
-    assert batch_size(9e7, 128, 32) == 64
-    assert 128 <= batch_size(5e8, 128, 32) <= 256
-    assert batch_size(2e10, 128, 32) >= 1024
+    assert batch_size(1e5, 128) == 16
+    assert batch_size(7.9e6, 128) == 16
+    assert batch_size(8e6, 128) == 32
+    assert batch_size(3e7, 128) == 32
+    assert batch_size(5e7, 128) == 32
+    assert batch_size(9e7, 128) == 64
+    assert 128 <= batch_size(5e8, 128) <= 256
+    assert batch_size(2e10, 128) >= 1024
+
+
+@pytest.mark.parametrize("batch", [8, 64, 512])
+def test_a_batch_of_the_command_line_stays(machine: dict[str, Any], sources: dict[str, Any], batch: int) -> None:
+    """With its learning rate, which would otherwise be that of another batch, and as many tokens as fit."""
+    planned = make_plan(60, {**sources, "train.batch_size": batch})
+    free = make_plan(60, sources)
+    assert planned.cfg.train.batch_size == batch and "optimizer.learning_rate" not in planned.changes
+    tokens = [each.cfg.train.num_steps * each.cfg.train.batch_size for each in (planned, free)]
+    assert tokens[0] == pytest.approx(tokens[1], rel=0.05)
 
 
 def test_counts_in_words() -> None:
