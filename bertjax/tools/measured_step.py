@@ -168,7 +168,7 @@ class MeasuredStep(NamedTuple):
 
     @property
     def cost(self) -> Cost:
-        """Seconds of slots and of compiling, without evaluations and export."""
+        """Seconds of slots of the last phase and of compiling, without evaluations and export."""
         return Cost(self.tokens_per_step / self._slots / self.tokens_per_second, self.compile_seconds)
 
     @property
@@ -185,7 +185,7 @@ class MeasuredStep(NamedTuple):
 
     def tokens_of(self, num_steps: int) -> float:
         """Returns the real tokens of a run of so many steps."""
-        return run_slots(self.cfg, num_steps)[0] * self.tokens_per_step / self._slots
+        return sum(run_slots(self.cfg, num_steps)) * self.tokens_per_step / self._slots
 
 
 def measure_step(title: str, cfg: ConfigDict, text: TextSize, folder: Path) -> MeasuredStep:

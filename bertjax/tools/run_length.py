@@ -1,4 +1,4 @@
-"""Seconds of a run and steps that fit into a time: slots take equally long in all phases, and each is compiled."""
+"""Seconds of a run and steps that fit into a time: a phase takes as long as it has slots, and each is compiled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from bertjax.config.overrides import set_values
-from bertjax.config.phases import count_sequences_and_tokens, list_phases
+from bertjax.config.phases import Phase, list_phases
 
 
 class Cost(NamedTuple):
@@ -18,14 +18,16 @@ class Cost(NamedTuple):
     Attributes:
         slot_seconds: seconds of training per slot of a batch, which holds a token or padding.
         compile_seconds: seconds to compile the step of a phase.
+        later_slot_seconds: seconds per slot in all phases but the first that is counted; None, the same.
     """
 
     slot_seconds: float
     compile_seconds: float
+    later_slot_seconds: float | None = None
 
 
-def run_slots(cfg: ConfigDict, num_steps: int, start: int = 0) -> tuple[int, int]:
-    """Returns (slots, phases) of the steps of a run.
+def run_slots(cfg: ConfigDict, num_steps: int, start: int = 0) -> list[int]:
+    """Returns the slots of every phase of a run that has steps.
 
     Args:
         cfg: the config, of a run of any length.
@@ -33,11 +35,16 @@ def run_slots(cfg: ConfigDict, num_steps: int, start: int = 0) -> tuple[int, int
         start: steps that are not counted.
     """
     if not cfg.train.phases and cfg.train.initial_batch_size is None:
-        return (num_steps - start) * cfg.train.batch_size * cfg.data.seq_len, int(num_steps > start)
-    run = set_values(copy.deepcopy(cfg), {"train.num_steps": max(num_steps, 1)})
-    ends = [*(phase.start for phase in list_phases(run)[1:]), num_steps]
-    (_, before), (_, slots) = (count_sequences_and_tokens(run, steps) for steps in (start, num_steps))
-    return slots - before, sum(end > start for end in ends)
+        phases = [Phase(0, cfg)]
+    else:
+        phases = list_phases(set_values(copy.deepcopy(cfg), {"train.num_steps": max(num_steps, 1)}))
+    ends = [*(phase.start for phase in phases[1:]), num_steps]
+    steps = [end - max(phase.start, start) for phase, end in zip(phases, ends, strict=True)]
+    return [
+        count * phase.cfg.train.batch_size * phase.cfg.data.seq_len
+        for phase, count in zip(phases, steps, strict=True)
+        if count > 0
+    ]
 
 
 def run_seconds(cfg: ConfigDict, num_steps: int, cost: Cost, start: int = 0) -> float:
@@ -47,8 +54,9 @@ def run_seconds(cfg: ConfigDict, num_steps: int, cost: Cost, start: int = 0) -> 
         cfg, num_steps, start: those of `run_slots`.
         cost: seconds of its parts.
     """
-    slots, phases = run_slots(cfg, num_steps, start)
-    return slots * cost.slot_seconds + phases * cost.compile_seconds
+    slots = run_slots(cfg, num_steps, start)
+    later = cost.slot_seconds if cost.later_slot_seconds is None else cost.later_slot_seconds
+    return len(slots) * cost.compile_seconds + sum(slots[:1]) * cost.slot_seconds + sum(slots[1:]) * later
 
 
 def steps_in(cfg: ConfigDict, seconds: float, cost: Cost, start: int = 0) -> int:

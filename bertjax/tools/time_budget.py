@@ -48,6 +48,7 @@ class TimeBudget:
         num_steps: steps by the measurement before the run.
         warmup_steps: steps of the warm-up, which stay as they are unless the run is shorter.
         interval: steps between two evaluations, at each of which a checkpoint is saved.
+        last_slot_seconds: seconds per slot of a batch of the last phase, by the measurement before the run.
         seconds: seconds since the first step at the evaluations so far, by step.
         decided: steps of the run, None until they are decided.
     """
@@ -58,6 +59,7 @@ class TimeBudget:
     num_steps: int
     warmup_steps: int
     interval: int
+    last_slot_seconds: float | None = None
     seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     decided: int | None = None
 
@@ -95,7 +97,7 @@ class TimeBudget:
         measured = phase_before(self.configure(cfg), self.decision_step).cfg
         slots = self.interval * measured.train.batch_size * measured.data.seq_len
         left = 60 * self.minutes - last - _EXPORT_SECONDS
-        decided = steps_in(cfg, left, Cost(cycle / slots, start), self.decision_step)
+        decided = steps_in(cfg, left, Cost(cycle / slots, start, self.last_slot_seconds), self.decision_step)
         return dataclasses.replace(self, decided=max(decided, self.decision_step + 1))
 
 
@@ -116,7 +118,8 @@ def new_budget(
     affordable = 60 * minutes * _SHARE * _FORWARD_SPEED * step.tokens_per_second / held_out
     evaluations = round(min(max(affordable, MIN_EVALUATIONS), MAX_EVALUATIONS))
     interval = max(-(-num_steps // evaluations), 1)
-    return TimeBudget(minutes, config, changes, num_steps, cfg.schedule.warmup_steps, interval)
+    slot_seconds = step.cost.slot_seconds
+    return TimeBudget(minutes, config, changes, num_steps, cfg.schedule.warmup_steps, interval, slot_seconds)
 
 
 def require_same_minutes(budget: TimeBudget, minutes: float, workdir: Path) -> None:

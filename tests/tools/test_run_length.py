@@ -30,6 +30,13 @@ def test_counts_tokens_and_programs(cfg: Any, slots: int, programs: int) -> None
     assert run_seconds(cfg, 1000, COST) == pytest.approx(slots * 1e-4 + 20 * programs)
 
 
+def test_later_phases_have_a_speed_of_their_own() -> None:
+    cost = COST._replace(later_slot_seconds=3e-4)
+    assert run_seconds(PUBLISHED, 1000, cost) == pytest.approx(40 + 32 * (1e-4 * 900 * 128 + 3e-4 * 100 * 512))
+    assert run_seconds(PUBLISHED, 1000, cost, start=900) == pytest.approx(20 + 1e-4 * 32 * 100 * 512)
+    assert run_seconds(ALONE, 1000, cost) == run_seconds(ALONE, 1000, COST)
+
+
 def test_counts_from_a_step_on() -> None:
     assert run_seconds(PUBLISHED, 1000, COST, start=400) == pytest.approx(40 + 1e-4 * 32 * (500 * 128 + 100 * 512))
     assert run_seconds(PUBLISHED, 1000, COST, start=900) == pytest.approx(20 + 1e-4 * 32 * 100 * 512)

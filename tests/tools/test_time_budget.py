@@ -37,6 +37,18 @@ def test_a_phase_of_larger_batches_takes_its_time(larger: dict[str, int]) -> Non
     assert 70 + 2 * 30 + 0.4 * (0.9 * decided - 100) + 1.6 * 0.1 * decided + 5 == pytest.approx(600, abs=3)
 
 
+def test_the_last_phase_takes_what_was_measured_before_the_run() -> None:
+    """BERT-mini on two cores: 1.6 s per step of 128 tokens, 9 s of 512, which is 1.4 times as long per token."""
+    cfg = load_config("bert:mini", {"train.batch_size": 32})
+    measured = {"num_steps": 163, "interval": 41, "seconds": {"41": 71.958, "82": 138.954}, "minutes": 8.5}
+    slow = dataclasses.replace(BUDGET, **measured, last_slot_seconds=9 / (32 * 512)).decide(cfg).decided
+    even = dataclasses.replace(BUDGET, **measured).decide(cfg).decided
+    assert slow is not None and even == 230
+    step = (138.954 - 71.958) / 41
+    taken = 138.954 + 2 * (71.958 - 41 * step) + step * (round(0.9 * slow) - 82) + 9 * (slow - round(0.9 * slow))
+    assert slow < even and taken + 5 == pytest.approx(510, abs=9)
+
+
 @pytest.mark.parametrize("seconds", [{"100": 40.0}, {"50": 45.0, "100": 40.0}])
 def test_decides_with_one_evaluation(seconds: dict[str, float]) -> None:
     """A run that was resumed between the two knows the first one only if that survived."""
