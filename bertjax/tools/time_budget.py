@@ -25,7 +25,7 @@ from bertjax.hf.safe_files import read_json
 from bertjax.io import atomic
 from bertjax.runtime.process_group import ProcessGroup
 from bertjax.tasks.evaluate import EvalResult
-from bertjax.tools.measured_step import MeasuredStep
+from bertjax.tools.measured_step import EVALUATION_SHARE, MeasuredStep
 from bertjax.tools.run_length import Cost, steps_in
 from bertjax.types import Params
 
@@ -48,7 +48,8 @@ class TimeBudget:
         num_steps: steps by the measurement before the run.
         warmup_steps: steps of the warm-up, which stay as they are unless the run is shorter.
         interval: steps between two evaluations, at each of which a checkpoint is saved.
-        last_slot_seconds: seconds per slot of a batch of the last phase, by the measurement before the run.
+        last_slot_seconds: seconds per slot of a batch of the last phase and its share of the evaluations, by the
+            measurement before the run.
         seconds: seconds since the first step at the evaluations so far, by step.
         decided: steps of the run, None until they are decided.
     """
@@ -118,7 +119,7 @@ def new_budget(
     affordable = 60 * minutes * _SHARE * _FORWARD_SPEED * step.tokens_per_second / held_out
     evaluations = round(min(max(affordable, MIN_EVALUATIONS), MAX_EVALUATIONS))
     interval = max(-(-num_steps // evaluations), 1)
-    slot_seconds = step.cost.slot_seconds
+    slot_seconds = step.cost.slot_seconds / (1 - EVALUATION_SHARE)
     return TimeBudget(minutes, config, changes, num_steps, cfg.schedule.warmup_steps, interval, slot_seconds)
 
 
