@@ -79,3 +79,10 @@ def test_a_row_is_the_worst_of_its_cases() -> None:
     assert "names inf" in render(worse, {}) and "because" in render(worse, {})
     (row,) = table_rows([measurement("mlm_logits", float("nan"))])
     assert row[0] == "bert: DIFFERS"
+
+
+def test_a_family_with_a_tolerance_of_its_own_is_named() -> None:
+    strict = dataclasses.replace(measurement("mlm_logits", 1e-5), tolerance=2e-5)
+    large = dataclasses.replace(measurement("mlm_logits", 4e-5), family="gemma2", tolerance=5e-5)
+    assert "1 of 1 classes agree to 2e-05; 1 quantities" in render([strict], {})
+    assert "2 of 2 classes agree to 2e-05, gemma2 to 5e-05; 2 quantities" in render([strict, large], {})
